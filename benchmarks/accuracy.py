@@ -51,7 +51,7 @@ from memcheck.catalog.names import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.frameworks.torch.data_parallel import uses_flat_parameters  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
-from memcheck.memory import residuals as stored_residuals  # noqa: E402
+from memcheck.memory import allocator as stored_residuals  # noqa: E402
 from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, stuck_group  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.memory.overhead import ProcessGroup, context_terms, group_bytes, surroundings  # noqa: E402  # noqa: E402

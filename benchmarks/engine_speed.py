@@ -22,7 +22,7 @@ sys.path.insert(0, ROOT)
 from memcheck.accounts import program, ranks  # noqa: E402
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_steps  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
-from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
+from memcheck.frameworks.torch.stack import remembered_ranks  # noqa: E402
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402

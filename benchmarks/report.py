@@ -11,7 +11,7 @@ from benchmarks import readings as readings_by_kind
 from benchmarks.cases import Reading, Unpriced, load
 from benchmarks.score import Row
 from benchmarks.summary import Figures, Half, LeftOut, by_group
-from memcheck.memory.residuals import residuals
+from memcheck.memory.allocator import residuals
 
 if TYPE_CHECKING:
     from benchmarks.accuracy import Run

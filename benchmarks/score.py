@@ -12,12 +12,11 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group
-from memcheck.memory.basis import intervals
+from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, residuals
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import Intervals, PlanFigures, error_group
 from memcheck.memory.overhead import OutsideBytes, slack
-from memcheck.memory.residuals import residuals
+from memcheck.memory.overhead_terms import intervals
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.plan.read import load_documents, read_plan

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.score import Row
 from memcheck.accounts.estimate import Pools
-from memcheck.memory.allocator import ADAPTERS
+from memcheck.memory.allocator import ADAPTERS, COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.neighbours import borrowed
 from memcheck.memory.overhead import NOTHING_OUTSIDE
-from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
 COMPILED_APART = ", compiled/"
 """In the allocator's kind of compiled steps that have one of their own."""

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from benchmarks.cases import load
 from benchmarks.score import Row
-from memcheck.memory.allocator import shares_of
+from memcheck.memory.allocator import SMALL_BYTES, Residuals, look_up, residuals, shares_of
 from memcheck.memory.interval import Kinds, unreturnable_ratio_interval
 from memcheck.memory.overhead import OutsideBytes
-from memcheck.memory.residuals import SMALL_BYTES, Residuals, look_up, residuals
 
 GIB = 2**30
 

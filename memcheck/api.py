@@ -12,7 +12,7 @@ from memcheck.config.find import EVERY, QUICK, Configurations, Gate
 from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import UsageError
 from memcheck.judge import check_file
-from memcheck.plan.changes import with_changes
+from memcheck.plan.read import with_changes
 from memcheck.plan.text import read_bytes
 from memcheck.report.json import document as report_document
 from memcheck.report.models import ReportData

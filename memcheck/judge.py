@@ -17,10 +17,9 @@ from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan import finding as codes
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import SEVERITIES, Finding, Location, Span
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.result import (
     BASELINE,

@@ -218,7 +218,6 @@ FRAMEWORKS: dict[str, set[str]] = {
 
 NOT_YET = {
     "torch/end_units.py": {"transformers"},
-    "torch/model_buffers.py": {"transformers"},
     "torch/profile.py": {"transformers"},
     "torch/units.py": {"transformers"},
 }

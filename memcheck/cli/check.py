@@ -8,9 +8,9 @@ import click
 
 from memcheck.cli.check_options import CHECK_OPTIONS, CHECK_SECTIONS
 from memcheck.cli.gate import run_check
+from memcheck.cli.job import is_launch
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import AFTER_DASHES, LaunchCommand, files, options
-from memcheck.cli.stated import is_launch
 
 SECTIONS = {heading: tuple(option.key for option in section) for heading, section in CHECK_SECTIONS}
 

@@ -10,8 +10,7 @@ from memcheck.cli.parameters import COLOR, CONFIG, files, gpus, outputs
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.tell import complain
 from memcheck.cli.write import write_each
-from memcheck.config.discover import find_plans
-from memcheck.config.find import Configurations
+from memcheck.config.find import Configurations, find_plans
 from memcheck.configs.documents import is_config, load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable

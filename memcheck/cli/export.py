@@ -16,9 +16,9 @@ from memcheck.configs.importing import RefusedPlanError, exported
 from memcheck.edge.screen import plural
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.judge import Gate
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
+from memcheck.plan.read import with_changes
 from memcheck.plan.text import read_bytes, shown_path
 from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest
 

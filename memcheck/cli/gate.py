@@ -24,8 +24,7 @@ from memcheck.cli.judging import (
 )
 from memcheck.cli.options import STATED, CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
-from memcheck.config.discover import Candidate, PlanFile
-from memcheck.config.find import Configurations
+from memcheck.config.find import Candidate, Configurations, PlanFile
 from memcheck.errors import DEFECT
 from memcheck.record import Record
 from memcheck.report import WITH_PAGE_LINKS, renderer
@@ -98,7 +97,7 @@ def run_check(options: CheckOptions) -> int:
         ConfigurationError: a configuration file that cannot be used.
     """
     if options.launch:
-        from memcheck.cli.stated import refuse_beside_launch
+        from memcheck.cli.job import refuse_beside_launch
 
         refuse_beside_launch(options)
     if options.show_settings is not None:
@@ -106,7 +105,7 @@ def run_check(options: CheckOptions) -> int:
 
         return show_settings(options)
     if options.fix or options.unsafe_fixes or options.diff:
-        from memcheck.cli.fix import fix_paths
+        from memcheck.cli.review.fix import fix_paths
 
         code = fix_paths(options)
         if code is not None:
@@ -253,7 +252,7 @@ def _stated(options: CheckOptions) -> tuple[str, ...]:
     """What the command line says of the jobs; nothing is loaded where it says nothing."""
     if not options.launch and not any(getattr(options, name) not in (None, ()) for name in STATED):
         return ()
-    from memcheck.cli.stated import repeated
+    from memcheck.cli.job import repeated
 
     return repeated(options)
 

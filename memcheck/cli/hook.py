@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from memcheck.config.discover import STDIN, SUFFIXES
+from memcheck.config.find import STDIN, SUFFIXES
 from memcheck.errors import UsageError
 
 ENTRY = ("check", "--skip-unmarked", "--allow-empty", "--brief")

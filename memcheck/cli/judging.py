@@ -6,8 +6,20 @@ import os
 from collections.abc import Iterator, Sequence
 
 from memcheck.cli.options import STATED, CheckOptions
-from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
-from memcheck.config.find import DEFAULT_FAIL_ON, EVERY, QUICK, Configurations, Gate, Settings, known
+from memcheck.config.find import (
+    DEFAULT_FAIL_ON,
+    EVERY,
+    QUICK,
+    STDIN,
+    Candidate,
+    Configurations,
+    Gate,
+    PlanFile,
+    Settings,
+    find_candidates,
+    known,
+    plans_among,
+)
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER, WITH_GROUNDS
 from memcheck.result import PlanResult, Unreadable
@@ -81,7 +93,7 @@ class Gates:
         beside: dict[str, object] = {}
         answers: dict[str, object] = {}
         if any(getattr(options, name) not in (None, ()) for name in STATED):
-            from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
+            from memcheck.cli.job import stated_answers, stated_beside, stated_changes
 
             changes, beside, answers = stated_changes(options), stated_beside(options), stated_answers(options)
         return Gate(
@@ -173,7 +185,7 @@ def candidates(
 ) -> Iterator[Candidate | Unreadable]:
     """Every file that the options, or else the configuration, mean, and that may hold plans; or the launch line."""
     if options.launch:
-        from memcheck.cli.stated import launch_file
+        from memcheck.cli.job import launch_file
 
         return iter((Candidate(launch_file(options.launch), must_be_marked=False),))
     return find_candidates(

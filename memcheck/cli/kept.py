@@ -16,8 +16,7 @@ from memcheck import __version__
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, Instant, Pools, RankEstimate, TensorGroup
 from memcheck.cli.judging import FileVerdict, Gates
-from memcheck.config.discover import PlanFile
-from memcheck.config.find import Gate
+from memcheck.config.find import Gate, PlanFile
 from memcheck.edge import opener, own_json
 from memcheck.edge.opener import digest, heard, holds, is_inside, listen, repository
 from memcheck.job.types import Assumption, Ground

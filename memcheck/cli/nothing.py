@@ -15,12 +15,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from memcheck.cli.job import stated_beside
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.stated import stated_beside
 from memcheck.cli.tell import tell, warn_of_unseen
 from memcheck.cli.write import screen_of, write_stdout
-from memcheck.config.discover import PlanFile
-from memcheck.config.find import Configurations
+from memcheck.config.find import Configurations, PlanFile
 from memcheck.config.unseen import UnseenPlans
 from memcheck.configs.nearby import Nearby, nearby
 from memcheck.configs.types import JOB

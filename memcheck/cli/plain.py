@@ -27,7 +27,7 @@ def parse_plain(arguments: list[str]) -> CheckOptions | None:
     rest = iter(arguments[1:])
     for argument in rest:
         if argument == "--":
-            from memcheck.cli.stated import is_launch
+            from memcheck.cli.job import is_launch
 
             words = tuple(rest)
             if is_launch(words):

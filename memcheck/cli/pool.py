@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 
 from memcheck.cli.judging import FileVerdict, Gates, configurations_of, judged, keeper_of, size_of
 from memcheck.cli.options import CheckOptions
-from memcheck.config.discover import PlanFile
+from memcheck.config.find import PlanFile
 from memcheck.judge import stem
 from memcheck.result import PlanResult, Unreadable, defect_result
 

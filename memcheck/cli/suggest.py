@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from memcheck.cli.fix import difference, replace_files
 from memcheck.cli.parameters import COLOR, CONFIG, files, one_of, typed
 from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.review.fix import difference, replace_files
 from memcheck.cli.tell import counting, tell
 from memcheck.cli.values import share
 from memcheck.cli.write import screen_of, write_document, write_stdout
@@ -17,8 +17,8 @@ from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.judge import Gate
-from memcheck.plan.changes import with_changes
 from memcheck.plan.places import Document
+from memcheck.plan.read import with_changes
 from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited, flow_text
 from memcheck.record import Record

@@ -74,7 +74,7 @@ def count(written: str) -> int:
 
 def setting(written: str) -> tuple[tuple[str, object], ...]:
     """``dotted.key=value``."""
-    from memcheck.plan.changes import read_stated
+    from memcheck.plan.read import read_stated
 
     return (read_stated(written),)
 

@@ -12,7 +12,7 @@ from itertools import chain
 from memcheck.cli.judging import MANY
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import shown_on
-from memcheck.config.discover import Candidate
+from memcheck.config.find import Candidate
 from memcheck.errors import ConfigurationError
 from memcheck.plan.text import MAX_BYTES
 from memcheck.report import DOCS_URL, renderer

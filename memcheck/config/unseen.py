@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from memcheck.config.discover import SUFFIXES, is_skipped
+from memcheck.config.find import SUFFIXES, is_skipped
 from memcheck.edge.opener import is_inside, read_start, repository
 from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES

@@ -17,9 +17,9 @@ from memcheck.edge.opener import Overheard, holds
 from memcheck.job.training import LONGEST
 from memcheck.job.types import UNPACKED, Layout
 from memcheck.plan import finding as codes
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
+from memcheck.plan.read import with_changes
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 

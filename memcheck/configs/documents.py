@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.config.discover import find_plans
+from memcheck.config.find import find_plans
 from memcheck.configs.types import NO_DEFINES, NO_TEXTS
 from memcheck.errors import UsageError
 from memcheck.plan.places import Document

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from memcheck.config.discover import CONFIG_SUFFIXES, SUFFIXES, walk
+from memcheck.config.find import CONFIG_SUFFIXES, SUFFIXES, walk
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.direct import config_document, unstated

@@ -27,10 +27,9 @@ from memcheck.job.changes import spelled
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import SEVERITIES, Edit, FileEdits
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.plan.types import Plan
 from memcheck.plan.value_edits import edited, edits, excerpt, moved, read_excerpt
 from memcheck.record import Record

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from memcheck.catalog.config_file import ConfigFileError, parse_config, read_config_bytes
-from memcheck.catalog.names import find_model
+from memcheck.catalog.names import ConfigFileError, find_model, parse_config, read_config_bytes
 from memcheck.edge.imports import import_module
 from memcheck.errors import MemcheckError
 from memcheck.models.reader import ArchitectureError, ConfigReader

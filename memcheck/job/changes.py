@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.job.types import TrainingJob
-from memcheck.plan.changes import fields, with_changes
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import fields, read_plan, with_changes
 from memcheck.plan.types import Plan
 
 TYPE_CHECKING = False

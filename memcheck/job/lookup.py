@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.catalog.config_file import ConfigFileError
-from memcheck.catalog.names import AmbiguousNameError, Gpu, UnknownNameError, find_gpu
+from memcheck.catalog.names import AmbiguousNameError, ConfigFileError, Gpu, UnknownNameError, find_gpu
 from memcheck.errors import MemcheckError
 from memcheck.families.registry import architecture_of
 from memcheck.job.types import Assumption

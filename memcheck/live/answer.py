@@ -25,7 +25,7 @@ from memcheck.live.replies import (
     TextPlace,
 )
 from memcheck.live.requests import Workspace
-from memcheck.memory.basis import interval_basis
+from memcheck.memory.overhead_terms import interval_basis
 from memcheck.plan.finding import Finding, Location, Remedy
 from memcheck.plan.places import Document
 from memcheck.record import Record

@@ -8,12 +8,11 @@ from functools import lru_cache
 from memcheck.catalog.names import GpuSize, gpu_sizes
 from memcheck.edge.screen import gib
 from memcheck.job.types import Assumption
-from memcheck.live.choices import Choosing, candidates, listed
+from memcheck.live.choices import Choosing, candidates, every_key, listed, stated_value, written_value
 from memcheck.live.moves import Positions
 from memcheck.live.replies import FormField, FormGroup, KeyChoice, PlanForm
-from memcheck.live.spelling import every_key, stated_value, written_value
-from memcheck.plan.changes import SHORT
 from memcheck.plan.places import Document
+from memcheck.plan.read import SHORT
 from memcheck.plan.schema import Schema, branches, load_schema, schema_of
 from memcheck.record import Record
 from memcheck.report.story.remedies import SILENT

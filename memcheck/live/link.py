@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote
 
 from memcheck import __version__
-from memcheck.catalog.config_file import read_config
+from memcheck.catalog.names import read_config
 from memcheck.configs.documents import is_config
 from memcheck.errors import MemcheckError
 from memcheck.plan.places import Document

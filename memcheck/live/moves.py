@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from memcheck.errors import UsageError
-from memcheck.live.choices import Choosing
+from memcheck.live.choices import Choosing, order, wish, without
 from memcheck.live.replies import TextEdit, TextPlace
-from memcheck.live.spelling import order, wish, without
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Edit, FileEdits, Span
 from memcheck.plan.places import Document
+from memcheck.plan.read import with_changes
 from memcheck.plan.text import unbroken
 from memcheck.plan.value_edits import apply_edits, edits, excerpt, read_excerpt
 from memcheck.plan.value_edits import moved as shifted

@@ -16,13 +16,13 @@ from memcheck.edge.screen import gib
 from memcheck.edge.screen import value as shown
 from memcheck.judge import check_document, check_file
 from memcheck.live.answer import CheckedFile, Places, Slices, as_checked, diagnostics, order, quick_dossier, sections
+from memcheck.live.choices import stated_value, wish
 from memcheck.live.moves import Positions
 from memcheck.live.replies import Gpus, GpuShare, LineBytes, Lines, RemedySteps, Searching
 from memcheck.live.requests import Workspace
-from memcheck.live.spelling import stated_value, wish
-from memcheck.plan.changes import SHORT
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
+from memcheck.plan.read import SHORT
 from memcheck.record import Record
 from memcheck.report.story.build import story
 from memcheck.report.story.remedies import all_remedies, card

@@ -6,10 +6,10 @@ from memcheck.accounts.estimate import Estimate, HostMoment, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.allocator import residuals
 from memcheck.memory.host import host_moments
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 from memcheck.memory.overhead import Surroundings, slack, surroundings
-from memcheck.memory.residuals import residuals
 from memcheck.memory.unmodelled import refuse, refuse_extremes
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough

@@ -14,17 +14,22 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Pools
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import (
+    COMPILED,
+    ENOUGH,
     LENGTHS_VARY,
+    SMALL_BYTES,
+    Residuals,
     Shares,
+    Spread,
     allocator_group,
     blocks_group,
     has_experts,
+    look_up,
     remainder_group,
     shares_of,
     what_trains,
 )
 from memcheck.memory.overhead import OutsideBytes
-from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
 
 SHARDED_APART = ", sharded"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.residuals import COMPILED, ENOUGH, LookedUp, Spread, Table
+from memcheck.memory.allocator import COMPILED, ENOUGH, LookedUp, Spread, Table
 
 
 def borrowed(table: Table, group: str, *, by_method: bool = False) -> LookedUp:

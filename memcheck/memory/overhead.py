@@ -31,8 +31,7 @@ from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.pipelining import MESH
 from memcheck.job.types import InferenceJob, Layout, Overhead, TrainingJob
-from memcheck.memory.allocator import Shares, allocator_bytes, shares
-from memcheck.memory.residuals import Residuals, Spread
+from memcheck.memory.allocator import Residuals, Shares, Spread, allocator_bytes, shares
 from memcheck.models.types import Rough
 from memcheck.record import Record
 

@@ -1,11 +1,16 @@
-"""The difference between allocated and device bytes, item by item, each with its source: for output with formulas."""
+"""The difference between allocated and device bytes, item by item, each with its source: for output with formulas.
+
+The measured cases that an interval is based on, to explain it, and a job's interval from the tables as they are
+stored.
+"""
 
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Pools, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_bytes, allocator_group, shares
+from memcheck.memory.allocator import allocator_bytes, allocator_group, look_up, residuals, shares, stuck_group
+from memcheck.memory.interval import Intervals, PlanFigures, ends, error_group, interval_kinds
 from memcheck.memory.overhead import NO_POOLS, communicator_terms, context_terms, library_terms, room
 from memcheck.record import Record
 
@@ -88,3 +93,19 @@ def formulas_of(
         Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
         for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.pools)
     )
+
+
+def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int | None) -> Intervals:
+    """Return the intervals, in bytes, of what a plan needs and of what ``nvidia-smi`` would show.
+
+    ``held``: the plan's predicted figures. ``capacity``: bytes of the GPU; None: no limit.
+    """
+    return ends(residuals(), interval_kinds(job), held, capacity)
+
+
+def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
+    """Return the names of the measured groups that the interval of needed bytes is based on, and their fewest cases."""
+    tables, group = residuals(), error_group(job)
+    errors = look_up(tables.allocated, group, by_method=True)
+    allocator = look_up(tables.tight, stuck_group(allocator_group(job)))
+    return f"{errors.groups}; allocator: {allocator.groups}", min(errors.spread.n, allocator.spread.n)

@@ -45,7 +45,7 @@ def refuse(job: TrainingJob) -> None:
 
         refuse_experts(job)
     if job.option("quantizer") and framework.runs_transformers:
-        from memcheck.frameworks.transformers.fake_quantised import refuse_quantizer
+        from memcheck.frameworks.transformers.quantised_experts import refuse_quantizer
 
         refuse_quantizer(job)
     if job.liger:

@@ -9,7 +9,7 @@ from memcheck.edge.screen import Screen, clean, gib, percent, plural, value
 from memcheck.plan.finding import Finding
 from memcheck.report.forge import broken
 from memcheck.report.story.blocks import Comparison, Ledger, LedgerRow, Remedies
-from memcheck.report.story.engine import line as engine_line
+from memcheck.report.story.findings import line as engine_line
 from memcheck.report.story.memory import cache_note, host_ledger, interval, ledger, peak
 from memcheck.report.story.remedies import change_lines, offered, price
 from memcheck.report.story.summary import summary as summary_text

@@ -10,10 +10,10 @@ from memcheck.plan.finding import SEVERITIES, Finding, Location
 from memcheck.report import text, text_blocks
 from memcheck.report.story import Gauge, PlanHead, Prose
 from memcheck.report.story.blocks import Block, Excerpt, Fact, Facts, Table
-from memcheck.report.story.engine import chart as engine_chart
-from memcheck.report.story.engine import line as engine_line
-from memcheck.report.story.engine import table as engine_table
 from memcheck.report.story.findings import TONES, excerpt, is_long, is_whole_file
+from memcheck.report.story.findings import chart as engine_chart
+from memcheck.report.story.findings import line as engine_line
+from memcheck.report.story.findings import table as engine_table
 from memcheck.report.story.memory import (
     arithmetic,
     assumed,

@@ -176,7 +176,7 @@ def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
     """What each GPU needs, what it has, what is left or missing."""
     need, capacity = estimate.needed_bytes, estimate.capacity_bytes
     if estimate.engine is not None:
-        from memcheck.report.story.engine import line  # of plans with an engine alone
+        from memcheck.report.story.findings import line  # of plans with an engine alone
 
         return f"{line(estimate.engine)}."
     gpu = plan.gpu or "GPU"

@@ -17,11 +17,11 @@ from memcheck.job.types import Assumption, Recipe, TrainingJob
 from memcheck.job.versions import FSDP, KBIT, WRAPS
 from memcheck.memory.estimate import estimate as priced
 from memcheck.memory.fit import hangs
-from memcheck.plan.changes import fields
+from memcheck.plan.read import fields
 from memcheck.plan.types import Plan
 from memcheck.record import Record
+from memcheck.rules.budget import gib, percent
 from memcheck.rules.types import RuleContext
-from memcheck.rules.words import gib, percent
 
 NEUTRAL: dict[str, object] = {
     "parallelism.reshard_after_forward": True,

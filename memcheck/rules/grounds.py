@@ -19,10 +19,9 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Ground
 from memcheck.memory.estimate import estimate as priced
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Location, Span
 from memcheck.plan.places import Document, Provenance
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.rules.run import check_standing, is_legal, make_context
 from memcheck.rules.types import RuleContext
 

@@ -9,8 +9,8 @@ from memcheck.job.lookup import ResolutionError
 from memcheck.plan import finding as codes
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.plan.places import Document
+from memcheck.rules.budget import divisors, listed
 from memcheck.rules.types import RuleContext, place
-from memcheck.rules.words import divisors, listed
 
 TYPE_CHECKING = False
 

@@ -42,8 +42,8 @@ from memcheck.plan.places import Document, tokens
 from memcheck.plan.read import build_plan
 from memcheck.plan.schema import branch, conforms, load_schema, resolved, schema_at, value_at
 from memcheck.rules import REVIEW
+from memcheck.rules.budget import shown
 from memcheck.rules.types import PROVABLE, Rule, RuleContext
-from memcheck.rules.words import shown
 
 KEPT = {"/memcheck", "/training/framework"}
 MERGE = re.compile(r"^\s*(?:- )?[\"']?<<[\"']?\s*:|[{,]\s*<<\s*:")

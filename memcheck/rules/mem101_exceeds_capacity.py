@@ -43,11 +43,10 @@ from collections.abc import Iterator
 
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
 from memcheck.plan.finding import Finding
-from memcheck.rules.budget import doubt, key_pointer, need, peak, related
+from memcheck.rules.budget import doubt, gib, key_pointer, need, peak, related
 from memcheck.rules.defaulted import hanging
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
-from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -33,11 +33,10 @@ from collections.abc import Iterator
 
 from memcheck.memory.fit import ABOVE, gpu_fit
 from memcheck.plan.finding import Finding
-from memcheck.rules.budget import doubt, key_pointer, need, peak, related
+from memcheck.rules.budget import doubt, gib, key_pointer, need, peak, percent, related
 from memcheck.rules.defaulted import hanging
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
-from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -32,10 +32,9 @@ from collections.abc import Iterator
 
 from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.plan.finding import Finding
-from memcheck.rules.budget import key_pointer, need, peak, related
+from memcheck.rules.budget import gib, key_pointer, need, peak, percent, related
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
-from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -40,11 +40,10 @@ from collections.abc import Iterator
 from memcheck.edge.screen import between
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.plan.finding import Finding
-from memcheck.rules.budget import key_pointer, need, related, settling
+from memcheck.rules.budget import gib, key_pointer, need, percent, related, settling
 from memcheck.rules.defaulted import STATE_ROWS, unstated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
-from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

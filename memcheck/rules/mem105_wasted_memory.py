@@ -32,10 +32,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
-from memcheck.rules.budget import need
+from memcheck.rules.budget import gib, need, percent
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import wasteful
-from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -46,10 +46,9 @@ from collections.abc import Iterator
 
 from memcheck.memory.fit import host_excess
 from memcheck.plan.finding import Finding
-from memcheck.rules.budget import in_host, lacking
+from memcheck.rules.budget import component, gib, in_host, lacking, listed
 from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import states_host_memory
-from memcheck.rules.words import component, gib, listed
 
 KEYS = {
     "load": ("/training/initialization/place", "/training/initialization", "/training/precision"),

@@ -34,9 +34,8 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules import RESEARCH
-from memcheck.rules.budget import key_pointer, related
+from memcheck.rules.budget import gib, key_pointer, percent, related
 from memcheck.rules.types import MEASURED, Rule, RuleContext
-from memcheck.rules.words import gib, percent
 
 WIDEST = 0.15
 """The widest interval that is not reported, as a share of the capacity."""

@@ -34,9 +34,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import multiples
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import miscounted
-from memcheck.rules.words import multiples
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import divisors, listed
 from memcheck.rules.model_facts import head_counts, moves_heads
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split
-from memcheck.rules.words import divisors, listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

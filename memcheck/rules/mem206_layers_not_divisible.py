@@ -43,9 +43,9 @@ from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.megatron.stages import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import divisors, listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import staged
-from memcheck.rules.words import divisors, listed
 
 ENDS = (
     ("num_layers_in_first_pipeline_stage", "decoder_first_pipeline_num_layers"),

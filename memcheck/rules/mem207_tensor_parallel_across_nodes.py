@@ -34,8 +34,8 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules import REVIEW
+from memcheck.rules.budget import divisors
 from memcheck.rules.types import HEURISTIC, Rule, RuleContext
-from memcheck.rules.words import divisors
 
 RACK_SCALE = ("gb200", "gb300")
 

@@ -33,9 +33,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import multiples
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split
-from memcheck.rules.words import multiples
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -33,9 +33,9 @@ from collections.abc import Iterator
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import parallel
-from memcheck.rules.words import listed
 
 DEGREES = ("tensor", "context", "pipeline", "expert", "expert_tensor")
 

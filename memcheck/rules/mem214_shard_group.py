@@ -31,9 +31,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import divisors, listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import states_group
-from memcheck.rules.words import divisors, listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

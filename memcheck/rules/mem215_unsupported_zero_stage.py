@@ -35,9 +35,9 @@ from collections.abc import Iterator
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unknown_stage
-from memcheck.rules.words import listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -41,9 +41,9 @@ from collections.abc import Iterator
 
 from memcheck.job.types import TrainingJob
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import pipelined
-from memcheck.rules.words import listed
 
 SPLIT_BACKWARD = frozenset({"zero-bubble", "dualpipe"})
 """Schedules that run the gradients of inputs and of weights at different times."""

@@ -35,8 +35,8 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules import REVIEW
+from memcheck.rules.budget import percent
 from memcheck.rules.types import HEURISTIC, Rule, RuleContext, stated
-from memcheck.rules.words import percent
 
 MOST_IDLE = 1 / 3
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")

@@ -39,9 +39,9 @@ from collections.abc import Iterator
 from memcheck.frameworks.torch.fsdp_limits import PaddedLayer, padded_layer, ranks_without_padding
 from memcheck.job.types import TrainingJob
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import gib
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import shards_experts
-from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

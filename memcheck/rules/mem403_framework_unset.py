@@ -34,10 +34,10 @@ from collections.abc import Iterator
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.mem212_unsupported_parallelism import DEGREES, unsupported
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import no_framework
-from memcheck.rules.words import listed
 
 HARMLESS = frozenset({"context"})
 """Priced alike in every framework that has it, so that the default may stand with a warning."""

@@ -32,9 +32,9 @@ from collections.abc import Iterator
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.finding import CONFIG_DISAGREES, Finding
 from memcheck.plan.foreign import answered
+from memcheck.rules.budget import close_to, listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unknown_options
-from memcheck.rules.words import close_to, listed
 
 FRAMEWORK = "/training/framework"
 MOST = 4

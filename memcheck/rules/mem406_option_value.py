@@ -30,9 +30,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import close_to, listed, shown
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import states_options
-from memcheck.rules.words import close_to, listed, shown
 
 WORDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0", str: "a word", list: "a list"}
 

@@ -32,9 +32,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unknown_recipe
-from memcheck.rules.words import listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -47,10 +47,10 @@ from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import BITSANDBYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.defaulted import deviates
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import unoffered
-from memcheck.rules.words import listed
 
 FOUR_BITS = ("nf4", "fp4")
 """Bases that are sharded: bitsandbytes packs their codes in a dtype of choice."""

@@ -45,9 +45,9 @@ from memcheck.job.layout import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import reduces_each
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import shown
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import restates
-from memcheck.rules.words import shown
 
 DISTRIBUTED = ("overlap_param_gather", "use_precision_aware_optimizer")
 """Megatron asserts ``use_distributed_optimizer`` for these."""

@@ -46,9 +46,9 @@ from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.parameters import block_tensors, tower_runs
 from memcheck.models.types import Moe
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import close_to, listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import names_modules
-from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
 SIDES = {"vision": "vision", "projector": "vision", "language": "vision", "audio": "others", "encoder": "encoder"}

@@ -46,9 +46,9 @@ from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.finding import Finding
 from memcheck.rules import REVIEW
+from memcheck.rules.budget import gib
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import miscounted
-from memcheck.rules.words import gib
 
 WORTH_NAMING = 2**20
 

@@ -57,10 +57,10 @@ from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import shown
 from memcheck.rules.defaulted import deviates, stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import keys_that_may_idle, may_idle
-from memcheck.rules.words import shown
 
 ADAPTERS_OWN = "only adapters are trained, and theirs have the dtype `lora.dtype`"
 OF_A_STEP = (

@@ -45,9 +45,9 @@ from memcheck.job.training import unmodelled
 from memcheck.job.types import COMPARED, DISTILLED, OWN, TrainingJob
 from memcheck.plan.finding import Finding
 from memcheck.plan.types import TrainingSpec
+from memcheck.rules.budget import listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import objective
-from memcheck.rules.words import listed
 
 OBJECTIVE, HEAD = "/training/objective", "/training/head"
 

@@ -32,9 +32,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import percent, shown
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import locked
-from memcheck.rules.words import percent, shown
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -31,9 +31,9 @@ from collections.abc import Iterator
 
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu, normal
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import listed
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import governed
-from memcheck.rules.words import listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -36,9 +36,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import gib
 from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import engine_fails
-from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

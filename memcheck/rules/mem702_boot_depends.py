@@ -34,9 +34,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules.budget import gib, listed
 from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import boot_depends
-from memcheck.rules.words import gib, listed
 
 FIGURES = {
     "graphs": "CUDA graphs",

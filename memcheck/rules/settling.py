@@ -11,9 +11,9 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.memory.basis import interval_basis
 from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import FITS, UNCERTAIN, gpu_fit, verdict_of
+from memcheck.memory.overhead_terms import interval_basis
 from memcheck.rules.grounds import grounds, priced_with, tried, unplaced
 from memcheck.rules.mem702_boot_depends import SETTLE
 from memcheck.rules.types import RuleContext

@@ -265,7 +265,7 @@ def _context_and_heads(block: Block, shape: Shape, forward: Tally, input_gradien
     its steps.
     """
     tokens = shape.batch * shape.sequence
-    # a tower's layers are described as layers of text (memcheck.timing.towers.tower_kinds), so that mypy's other types
+    # a tower's layers are described as layers of text (memcheck.timing.model.tower_kinds), so that mypy's other types
     # of mixers do not occur
     mixer: Any = block.mixer
     if shape.repeats_kv_heads:

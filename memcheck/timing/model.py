@@ -1,25 +1,30 @@
-"""The layers of a job by kind, with their costs, and how pipeline stages share them out. Remembered between jobs."""
+"""The layers of a job by kind, with their costs, and how pipeline stages share them out. Remembered between jobs.
+
+The time of a vision tower: its layers cost what layers of text of the same shape cost, picture by picture.
+
+The patch embedding, the merger and the projector, one or two products on a quarter of the rows, are left out.
+"""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from memcheck.accounts.state import expert_slices
 from memcheck.autograd.context import Adapter
 from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.registry import timing_of
-from memcheck.job.training import target_length
+from memcheck.job.images import pictures_of
+from memcheck.job.training import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
-from memcheck.models.types import Architecture, Block
+from memcheck.models.types import Architecture, Attention, Block
+from memcheck.models.vision import TowerAttention, Vision
 from memcheck.record import Record
 from memcheck.timing.exchanges import context_kind
 from memcheck.timing.layer import LayerCost, Tally, block_cost
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape, loss_traffic
 from memcheck.timing.types import RooflineSeconds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from memcheck.timing.towers import TowerShape
 
 REMEMBERED = 8192
 """Entries of each cache; a full one starts again."""
@@ -139,7 +144,6 @@ def _tower(job: TrainingJob) -> TowerShape | None:
     architecture = job.architecture
     if not isinstance(architecture, Architecture) or (architecture.vision is None and architecture.encoder is None):
         return None
-    from memcheck.timing.towers import tower_shape
 
     return tower_shape(job, architecture)
 
@@ -200,8 +204,6 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
 
 def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
     """Compute the cost of every kind of layer of the vision tower or encoder, in the order of ``side_kinds``."""
-    from memcheck.timing.towers import shape_inside, side_kinds
-
     tower = shape.tower
     if tower is None:
         return ()
@@ -268,8 +270,6 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
         return cached[1]
     tower_counts: list[int] = []
     if _tower(job) is not None:
-        from memcheck.timing.towers import side_kinds
-
         tower_counts = [count for _, count, _ in side_kinds(architecture)]
     distinct: dict[Stage, int] = {}  # number of ranks by content, for which every stage is written as that of one rank
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, pipeline):
@@ -377,3 +377,93 @@ def _mtp_projection_seconds(hidden: int, shape: Shape, rates: Rates) -> Roofline
     bytes_per_channel = MTP_NORMS * MTP_NORM_BYTES + 2 * MTP_CONCATENATION_BYTES
     tally.bytes(bytes_per_channel * hidden * residual_tokens)
     return tally.seconds
+
+
+class TowerShape(Record):
+    """The settings of a job that decide the time of its vision tower, or of its encoder."""
+
+    pictures: int
+    """Pictures of one micro-batch; samples, for an encoder."""
+    rows: int
+    """Patch rows of one picture; tokens of one sample, for an encoder."""
+    trained: bool
+    """The base weights of the tower get gradients."""
+    adapted: bool
+    """LoRA matrices are added to its layers."""
+    graph: bool
+    """Gradients go through it: it, or something below it, is trained, or checkpointing woke it."""
+
+
+def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | None:
+    """Return the settings that decide the tower's time; None without pictures. A sample of an encoder counts as one."""
+    if architecture.encoder is not None:
+        trained = job.method == "full" and "encoder" not in job.freeze
+        adapted = job.method != "full" and job.lora is not None
+        rows, batch = encoder_length(job, architecture.encoder), job.micro_batch_size
+        return TowerShape(pictures=batch, rows=rows, trained=trained, adapted=adapted, graph=trained or adapted)
+    if architecture.vision is None:
+        return None
+    images = pictures_of(job, architecture.vision)
+    if not images.rows:
+        return None
+    trained = job.method == "full" and "vision" not in job.freeze
+    adapted = job.method != "full" and job.lora is not None and (not job.lora.parts or "vision" in job.lora.parts)
+    woken = architecture.vision.hooked and job.checkpointing.mode != "none"
+    pictures = max(1, images.pictures)
+    return TowerShape(
+        pictures=pictures,
+        rows=ceil_div(images.rows, pictures),
+        trained=trained,
+        adapted=adapted,
+        graph=trained or adapted or woken,
+    )
+
+
+def tower_kinds(vision: Vision) -> tuple[tuple[Block, int], ...]:
+    """List the kinds of layers of a vision tower, written as layers of a text model, each with the number of layers."""
+    return tuple((_as_text(block), count) for block, count in (*vision.blocks, *vision.idle))
+
+
+def side_kinds(architecture: Architecture) -> tuple[tuple[Block, int, int], ...]:
+    """List the kinds of layers of a tower or an encoder, each with the number of layers and their hidden size."""
+    if architecture.encoder is not None:
+        return tuple((block, count, architecture.hidden_size) for block, count in architecture.encoder.blocks)
+    vision = architecture.vision
+    if vision is None:
+        return ()
+    return tuple((block, count, vision.hidden) for block, count in tower_kinds(vision))
+
+
+def shape_inside(shape: Shape, tower: TowerShape) -> Shape:
+    """Return the settings for the layers of the tower: ``shape``, with the tower's batch, rows and trained weights."""
+    return shape._replace(
+        batch=tower.pictures,
+        sequence=tower.rows,
+        adapter=shape.adapter if tower.adapted else None,
+        base_trained=tower.trained,
+        frozen_modules=(),
+        fp8=False,
+    )
+
+
+@lru_cache(maxsize=64)
+def _as_text(block: Block) -> Block:
+    """Return a tower's layer with the attention record of text models, which :func:`block_cost` can time."""
+    mixer = block.mixer
+    if not isinstance(mixer, TowerAttention):
+        return block
+    return block._replace(
+        mixer=Attention(
+            mixer.heads,
+            mixer.heads,
+            mixer.head_dim,
+            rotary_dim=mixer.head_dim,
+            tensors=mixer.tensors,
+            dropout=0.0,
+            qkv_bias=False,
+            out_bias=False,
+            query_norm=None,
+            key_norm=None,
+            window=None,
+        )
+    )

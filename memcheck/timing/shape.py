@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memcheck.timing.towers import TowerShape
+    from memcheck.timing.model import TowerShape
 
 
 class Shape(Record):

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.catalog.config_file import read_config
-from memcheck.catalog.names import Gpu, find_model
+from memcheck.catalog.names import Gpu, find_model, read_config
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.families.multimodal import language_model, switched_off, thinker_of
@@ -18,9 +17,8 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.judge import Gate, check_document
 from memcheck.memory.overhead import library_terms
-from memcheck.plan.changes import with_changes
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.plan.types import ModelSpec, Plan
 from memcheck.record import Record
 from memcheck.result import PlanResult

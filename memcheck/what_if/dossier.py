@@ -8,9 +8,9 @@ from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import CACHE, Estimate
 from memcheck.catalog.names import find_gpu
 from memcheck.judge import Gate
-from memcheck.memory.basis import interval_basis
 from memcheck.memory.fit import on_host
 from memcheck.memory.overhead import slack
+from memcheck.memory.overhead_terms import interval_basis
 from memcheck.rules.run import check_layout
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.compare import DATA_CENTRE

@@ -10,10 +10,9 @@ from memcheck.job.resolve import JobFrame, framed
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator
 from memcheck.models.types import Architecture, Rough
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.plan.types import ModelSpec, Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing
 from memcheck.rules.types import RuleContext

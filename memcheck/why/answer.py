@@ -57,9 +57,9 @@ from memcheck.why.evidence import (
 from memcheck.why.explained import AS_PREDICTED, WORDS, Explained
 from memcheck.why.live import Mapped, device_sections, devices_data
 from memcheck.why.log import LogEvidence
+from memcheck.why.readings import Statement, allocator_setting, size
 from memcheck.why.shapes import TensorFit
 from memcheck.why.snapshots import DeviceMemory
-from memcheck.why.statements import Statement, allocator_setting, size
 
 WORTH = 2**26
 """Bytes from which a remainder of printed figures is worth showing."""

@@ -67,8 +67,8 @@ from memcheck.why.explained import (
     Excluded,
     Explained,
 )
+from memcheck.why.readings import CONTEXT, is_fragmented, size
 from memcheck.why.shapes import TensorFit, readings, tensor_bytes
-from memcheck.why.statements import CONTEXT, is_fragmented, size
 
 TOKENS = (MORE_TOKENS, LONGER, LARGER)
 MOST_TIMES = 64

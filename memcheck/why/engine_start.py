@@ -17,7 +17,7 @@ from memcheck.verify.subject import changed
 from memcheck.what_if import with_remedies
 from memcheck.why.evidence import CERTAIN, LIKELY, POSSIBLE, Message
 from memcheck.why.explained import AS_PREDICTED, UNKNOWN_CAUSE, Cause, Difference, Explained
-from memcheck.why.statements import Statement, size
+from memcheck.why.readings import Statement, size
 
 VLLM, SGLANG = "vllm", "sglang"
 ENGINES = {

@@ -18,9 +18,9 @@ from memcheck.edge.screen import gib, plural, words
 from memcheck.record import Record
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Fact, Facts, Section, Table
+from memcheck.why.readings import size
 from memcheck.why.snapshot_file import Frame
 from memcheck.why.snapshots import DeviceMemory, LiveBlocks
-from memcheck.why.statements import size
 
 PARAMETERS, GRADIENTS, STATES = "parameters", "gradients", "optimizer_states"
 ACTIVATIONS, LOGITS, BUFFERS, OTHER = "activations", "logits_and_loss", "communication_buffers", "other"

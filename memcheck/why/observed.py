@@ -16,9 +16,8 @@ from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.screen import Screen, gib, value
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.allocator import allocator_group
+from memcheck.memory.allocator import allocator_group, look_up, residuals
 from memcheck.memory.interval import error_group
-from memcheck.memory.residuals import look_up, residuals
 from memcheck.record import Record
 from memcheck.report import text
 from memcheck.report.story import PlanHead, Prose

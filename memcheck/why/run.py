@@ -43,11 +43,10 @@ from memcheck.why.live import (
     map_blocks,
 )
 from memcheck.why.log import LogEvidence, read_log
-from memcheck.why.readings import growth
+from memcheck.why.readings import growth, statements
 from memcheck.why.shapes import TensorFit, readings
 from memcheck.why.snapshot_file import snapshot_kind
 from memcheck.why.snapshots import DeviceMemory, read_snapshot
-from memcheck.why.statements import statements
 
 STDIN = "-"
 LARGEST = 256 * 2**20

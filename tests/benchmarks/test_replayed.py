@@ -10,10 +10,10 @@ from benchmarks.score import as_traced, rank_of, resolved
 from memcheck.accounts.state import MIB
 from memcheck.frameworks.torch.data_parallel import uses_flat_parameters
 from memcheck.job.types import TrainingJob
+from memcheck.memory.allocator import ENOUGH, residuals
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 from memcheck.memory.overhead import NOTHING_OUTSIDE
-from memcheck.memory.residuals import ENOUGH, residuals
 
 OFF = 0.00003
 OF_EXPERTS = 0.0035

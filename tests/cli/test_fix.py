@@ -160,7 +160,7 @@ def test_missing_files_are_reported_once(tmp_path: Path, capsys: Capture) -> Non
 
 def test_a_file_that_changed_meanwhile_is_kept(tmp_path: Path) -> None:
     """What somebody else wrote after the file was read is not overwritten."""
-    from memcheck.cli.fix import replace_files
+    from memcheck.cli.review.fix import replace_files
     from memcheck.errors import UsageError
 
     path = write_over(tmp_path)

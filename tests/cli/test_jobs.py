@@ -18,7 +18,7 @@ from memcheck.__main__ import main
 from memcheck.cli import gate, judging, pool
 from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
-from memcheck.config.discover import PlanFile
+from memcheck.config.find import PlanFile
 from memcheck.report import FORMATS
 from memcheck.result import Unreadable
 from tests.cli.plans import GOOD, write, write_broken, write_over

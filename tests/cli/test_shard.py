@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memcheck.__main__ import main
 from memcheck.cli.nothing import Share, only_share
-from memcheck.config.discover import PlanFile
+from memcheck.config.find import PlanFile
 from memcheck.result import Unreadable
 from tests.cli.plans import write, write_broken, write_over
 

@@ -8,8 +8,8 @@ import pytest
 
 from memcheck.configs.sourced_edits import sourced_edits
 from memcheck.job.changes import spelled
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Edit, FileEdits
+from memcheck.plan.read import with_changes
 from memcheck.plan.value_edits import edited
 from tests.configs.sourced_plans import DEEPSPEED, LLAMA, MEGATRON, PLANS, load, resolved, write
 

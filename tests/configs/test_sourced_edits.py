@@ -15,7 +15,7 @@ from memcheck.__main__ import main
 from memcheck.configs.plan_text import grown, leaves
 from memcheck.configs.sourced_edits import sourced_edits
 from memcheck.job.changes import spelled
-from memcheck.plan.changes import with_changes
+from memcheck.plan.read import with_changes
 from memcheck.plan.value_edits import edited
 from tests.configs.sourced_plans import PLANS, TITAN, load, resolved, write
 

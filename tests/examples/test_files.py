@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from memcheck.config.discover import PlanFile, find_plans
+from memcheck.config.find import PlanFile, find_plans
 from tests.examples.rendered import NAMES, ROOT, at_root
 
 MODELINE = "# yaml-language-server: $schema=../schemas/plan.schema.json"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
-from memcheck.memory.allocator import allocator_group
-from memcheck.memory.residuals import residuals
+from memcheck.memory.allocator import allocator_group, residuals
 from memcheck.plan.read import read_plan
 from tests.rules.plans import document
 

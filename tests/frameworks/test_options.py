@@ -14,8 +14,7 @@ from memcheck.job.framework import Framework
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.plan.changes import with_changes
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.rules.run import check_layout, make_context
 from memcheck.timing.step import step_time
 from tests.rules.plans import document

@@ -15,11 +15,10 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.judge import effective_policy
-from memcheck.live.choices import Choosing
+from memcheck.live.choices import Choosing, every_key, stated_value
 from memcheck.live.form import MAIN, choices, form, forms
 from memcheck.live.moves import Positions, moved
 from memcheck.live.protocol import Session
-from memcheck.live.spelling import every_key, stated_value
 from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.value_edits import edited

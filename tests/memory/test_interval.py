@@ -8,11 +8,21 @@ from memcheck.accounts.estimate import Pools
 from memcheck.catalog.names import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
-from memcheck.memory.allocator import allocator_group, blocks_group, shares, shares_of
-from memcheck.memory.basis import interval_basis, intervals
+from memcheck.memory.allocator import (
+    ENOUGH,
+    SMALL_BYTES,
+    Residuals,
+    Spread,
+    allocator_group,
+    blocks_group,
+    look_up,
+    residuals,
+    shares,
+    shares_of,
+)
 from memcheck.memory.interval import Kinds, PlanFigures, ends, error_group
 from memcheck.memory.overhead import NOTHING_OUTSIDE, OutsideBytes
-from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
+from memcheck.memory.overhead_terms import interval_basis, intervals
 from tests.memory.jobs import BF16_PURE, llama_8b
 
 GIB = 2**30

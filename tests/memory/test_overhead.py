@@ -11,10 +11,9 @@ from memcheck.accounts.estimate import Pools
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_group, shares
+from memcheck.memory.allocator import allocator_group, look_up, residuals, shares
 from memcheck.memory.overhead import CONTEXT, CONTEXT_UNKNOWN, context_terms, library_terms, slack
 from memcheck.memory.overhead_terms import CACHE, FRAGMENTATION, items
-from memcheck.memory.residuals import look_up, residuals
 from tests.memory.jobs import BF16_PURE, llama_8b
 
 GIB, MIB = 2**30, 2**20

@@ -16,14 +16,14 @@ from memcheck.frameworks.megatron import schedule as megatron_candidates
 from memcheck.frameworks.megatron import step as megatron_step
 from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, Pass, PassRun
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch import load_and_save, rank_steps, ranks
+from memcheck.frameworks.torch import load_and_save, rank_steps
 from memcheck.frameworks.torch import stack as host
+from memcheck.frameworks.torch import stack as ranks
 from memcheck.job.resolve import resolve
 from memcheck.judge import Gate
 from memcheck.memory.estimate import estimate
-from memcheck.plan.changes import with_changes
 from memcheck.plan.places import Document
-from memcheck.plan.read import load_documents, read_plan
+from memcheck.plan.read import load_documents, read_plan, with_changes
 from memcheck.what_if.points import Evaluator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

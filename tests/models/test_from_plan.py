@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.config_file import ConfigFileError
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import ConfigFileError, UnknownNameError
 from memcheck.families.registry import architecture_of, read_architecture
 from memcheck.models.parameters import count_parameters
 from memcheck.models.reader import ArchitectureError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.config_file import read_config
+from memcheck.catalog.names import read_config
 from memcheck.families.registry import read_architecture
 from tests.models.written import FILE, types, written
 

@@ -176,7 +176,7 @@ def test_a_clean_check_leaves_the_rest_of_the_package_alone(root: Path, clean: s
         "memcheck.report.text_blocks",
         "memcheck.report.json",
         "memcheck.report.markdown",
-        "memcheck.cli.stated",
+        "memcheck.cli.job",
         "memcheck.rules.mem413_no_such_module",
         "memcheck.rules.mem416_setting_without_effect",
         "memcheck.rules.mem417_unsupported_objective",

@@ -15,8 +15,7 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.memory.estimate import estimate
-from memcheck.plan.changes import with_changes
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import read_plan, with_changes
 from memcheck.record import Record
 from memcheck.rules.run import check_layout, make_context, rules_for
 from memcheck.timing.step import step_time

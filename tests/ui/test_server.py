@@ -17,8 +17,7 @@ import pytest
 
 from memcheck.cli.replace import put_in_place
 from memcheck.errors import UsageError
-from memcheck.ui.folder import Folder
-from memcheck.ui.server import LARGEST_REQUEST, PageServer, page_files
+from memcheck.ui.server import LARGEST_REQUEST, Folder, PageServer, page_files
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from memcheck.autograd.kernels import Weights
 from memcheck.autograd.loss import Pieces, counted_as, cross_entropy, in_pieces
 from memcheck.autograd.operator import cast, cat, copy, operator
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.litgpt.capped import capped
-from memcheck.frameworks.litgpt.layers import adapted_linear
+from memcheck.frameworks.litgpt.layers import adapted_linear, capped
 
 if TYPE_CHECKING:
     from memcheck.frameworks.transformers.head import Head

@@ -6,8 +6,7 @@ from memcheck.accounts.ranks import Components, ResidentStates
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
-from memcheck.frameworks.megatron.buffers import require_muon_supported
-from memcheck.frameworks.megatron.counted import Counted
+from memcheck.frameworks.megatron.buffers import Counted, require_muon_supported
 from memcheck.frameworks.megatron.embedding import embedding_forward
 from memcheck.frameworks.megatron.head import head_forward
 from memcheck.frameworks.megatron.layers import megatron_layers

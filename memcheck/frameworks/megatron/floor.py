@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.megatron.counted import counted
+from memcheck.frameworks.megatron.buffers import counted
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors

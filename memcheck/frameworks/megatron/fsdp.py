@@ -15,15 +15,17 @@ from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import StateBytes
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron.buffers import (
+    Counted,
     DtypeNames,
+    counted,
     dtype_names,
     dtypes_of,
+    elements,
     has_fp8_weights,
     main_gradient,
     on_device_share,
     optimizer_ranks,
 )
-from memcheck.frameworks.megatron.counted import Counted, counted, elements
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memcheck.accounts.ranks import Components, ResidentStates
     from memcheck.autograd.context import Context, Setting
     from memcheck.autograd.tensor import Value
-    from memcheck.frameworks.megatron.counted import Counted
+    from memcheck.frameworks.megatron.buffers import Counted
     from memcheck.frameworks.megatron.embedding import MegatronEmbedding
     from memcheck.frameworks.megatron.head import Gradients, MegatronHead
     from memcheck.frameworks.megatron.schedule import SchedulePosition

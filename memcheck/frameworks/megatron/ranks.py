@@ -22,7 +22,7 @@ from memcheck.accounts.ranks import (
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
-from memcheck.frameworks.megatron.counted import counted, runs_of
+from memcheck.frameworks.megatron.buffers import counted, runs_of
 from memcheck.frameworks.megatron.inventory import with_inventory
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, SchedulePosition, runs, settled, warm_up

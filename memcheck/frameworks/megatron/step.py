@@ -19,7 +19,7 @@ from memcheck.accounts.program import (
 )
 from memcheck.accounts.ranks import Components, Moment, Unit
 from memcheck.autograd.curve import Peak
-from memcheck.frameworks.megatron.counted import runs_of
+from memcheck.frameworks.megatron.buffers import runs_of
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, PassRun, candidates
 from memcheck.record import Record

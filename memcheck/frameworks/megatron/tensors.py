@@ -23,8 +23,7 @@ from memcheck.accounts.ranks import Components, ResidentTensors
 from memcheck.accounts.state import LocalTensor, StateBytes, block_component_tensors, local_tensor
 from memcheck.autograd.tensor import ceil_div, round_up, rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_bytes
-from memcheck.frameworks.megatron.counted import Counted, counted
+from memcheck.frameworks.megatron.buffers import Counted, counted, distributed, dtypes, group_bytes
 from memcheck.frameworks.megatron.fsdp import is_sharded
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.job.types import Layout, TrainingJob

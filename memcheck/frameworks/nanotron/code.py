@@ -11,7 +11,7 @@ from memcheck.accounts.ranks import Components, ResidentStates
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ceil_div, rounded
-from memcheck.frameworks.megatron.counted import Counted
+from memcheck.frameworks.megatron.buffers import Counted
 from memcheck.frameworks.megatron.own_code import OwnCode
 from memcheck.frameworks.megatron.workspaces import ChunkContents, Device
 from memcheck.frameworks.nanotron.layers import (

@@ -9,7 +9,7 @@ from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_b
 from memcheck.frameworks.forward_only_pass import ForwardOnlyHead, ForwardOnlyPass
 from memcheck.frameworks.registry import layers_of, model_states_of
 from memcheck.frameworks.torch.data_parallel import NO_GROUP, Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
-from memcheck.frameworks.torch.model_buffers import masks_of
+from memcheck.frameworks.torch.end_units import masks_of
 from memcheck.frameworks.torch.rank_tensors import block_tensors, checked_architecture, setting_placement
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
 from memcheck.frameworks.torch.resident import shard_placement

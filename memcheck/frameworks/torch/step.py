@@ -39,7 +39,7 @@ from memcheck.frameworks.torch.data_parallel import (
     uses_flat_parameters,
     uses_fsdp,
 )
-from memcheck.frameworks.torch.model_buffers import Lifetimes, ModelBuffers, Variables
+from memcheck.frameworks.torch.end_units import Lifetimes, ModelBuffers, Variables
 from memcheck.frameworks.torch.pipelining import StageExchange, distinct_micro_batches, distinct_pair_passes, in_flight
 from memcheck.frameworks.torch.rank_tensors import is_hooked, stream_dtype
 from memcheck.frameworks.torch.rank_units import Run

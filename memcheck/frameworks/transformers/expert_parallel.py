@@ -11,7 +11,7 @@ from memcheck.autograd.operator import GRAD_UNCHANGED, cast, grouped_mm, index, 
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
-from memcheck.frameworks.transformers.grouped_adapters import Operands, operands, with_adapter
+from memcheck.frameworks.transformers.adapters import Operands, operands, with_adapter
 from memcheck.frameworks.transformers.moe import expert_tensors
 from memcheck.models.module_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Moe, ParameterTensor

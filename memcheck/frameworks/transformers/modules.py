@@ -16,7 +16,7 @@ FORWARDS: dict[str, str] = {
     "Compressed": "compressed:compressed_attention",
     "DenseDispatchMoe": "looped_experts:dense_dispatch",
     "Disentangled": "disentangled:disentangled_attention",
-    "DualAttentionBlock": "dual_attention:dual_attention_block",
+    "DualAttentionBlock": "shared_block:dual_attention_block",
     "LatentMoe": "moe:between_projections",
     "NoisyMoe": "moe:noisy",
     "SharedTransformerBlock": "shared_block:shared_block",

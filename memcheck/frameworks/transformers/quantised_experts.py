@@ -5,6 +5,11 @@ open until the module's forward returns), functional.py (``dequantize_4bit``) an
 (``int8_vectorwise_dequant``); Axolotl 067b021c monkeypatch/moe_quant.py (``patch_moe_quantization_on_load``,
 ``Bnb8bitParametrization``); peft 0.19 tuners/lora/layer.py (``ParamWrapper._activate_lora``):
 later ones stop at a quantised parameter in the second step.
+
+Quantization-aware training of transformers' models, as Axolotl prepares it: where it has a memory model.
+
+Source: Axolotl 067b021c ``utils/quantization.py`` (prepare_model_for_qat): torchao's ``quantize_`` puts a
+FakeQuantizedLinear in place of every ``nn.Linear``, the head among them.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.module_types import DenseDispatchMoe, StreamMoe
-from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor
 
 OPTION = "quantize_experts"
 PLACE = f"/training/options/{OPTION}"
@@ -128,3 +133,31 @@ def _ends_inside(block: Block) -> bool:
     if not isinstance(m, Moe) or block.mlp_output_norm is not None or isinstance(m, StreamMoe):
         return False
     return not m.shared.width or (m.shared.first and not m.shared.gate)
+
+
+QUANTIZER_PLACE = "/training/options/quantizer"
+
+
+def refuse_quantizer(job: TrainingJob) -> None:
+    """Check that every linear layer that a step runs has a memory model with its quantizers.
+
+    Raises:
+        UnsupportedError: a layer has no such model.
+    """
+    architecture, layout = job.architecture, job.layout
+    plain = False
+    if isinstance(architecture, Architecture) and architecture.encoder is None:
+        layers = [block for block, _ in architecture.blocks]
+        plain = all(isinstance(layer.mixer, Attention) and isinstance(layer.mlp, Mlp) for layer in layers)
+    cases = (
+        (job.method != "full", "with adapters", "choose method: full"),
+        (job.compile, "of a compiled model", "leave `compile` out"),
+        (layout.tensor * layout.pipeline * layout.context > 1, "of divided layers or rows", "leave the degree out"),
+        (layout.zero_stage in (1, 2), "under ZeRO-1 or 2", "choose parallelism.zero_stage: 0 or 3"),
+        (job.images is not None and job.images.pictures > 0, "of a model that sees", "write `images: {per_sample: 0}`"),
+        (not plain, "of layers that are not attention and a feed-forward network", "leave it out"),
+        (job.objective.name != "sft", f"under objective {job.objective.name}", "leave it out"),
+    )
+    for problem, what, help in cases:
+        if problem:
+            raise UnsupportedError(f"quantization-aware training {what} has no memory model", help, QUANTIZER_PLACE)

@@ -35,8 +35,8 @@ from memcheck.report.story.blocks import (
     Table,
     UnreadablePath,
 )
-from memcheck.report.story.engine import rows as engine_rows
-from memcheck.report.story.engine import section as engine_section
+from memcheck.report.story.findings import engine_section
+from memcheck.report.story.findings import rows as engine_rows
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report

@@ -25,7 +25,7 @@ def plan_summary(plan: PlanResult, estimate: Estimate, *, with_host: bool = True
     """
     lines: list[Prose | Fitting] = [facts(plan, estimate)]
     if estimate.engine is not None:
-        from memcheck.report.story.engine import line
+        from memcheck.report.story.findings import line
 
         lines.append(Prose(line(estimate.engine)))
     if plan.status == PASSED and plan.rests_on:

@@ -14,8 +14,8 @@ from memcheck.memory.fit import FITS, gpu_fit, on_host, within
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.plan.finding import OTHER_HARDWARE, OTHER_RESULT, SAME_RESULT
 from memcheck.record import Record
+from memcheck.rules.budget import gib
 from memcheck.rules.types import RuleContext
-from memcheck.rules.words import gib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memcheck.job.types import Layout
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import CHEAP, ROOMY, SAME_RESULT, Edit, FileEdits, Remedy
 from memcheck.plan.finding import HARDWARE as OTHER_HARDWARE
 from memcheck.plan.places import Document
+from memcheck.plan.read import with_changes
 from memcheck.plan.value_edits import edits
 from memcheck.record import Record
 from memcheck.what_if.remedies.changes import HARDWARE, NUMERIC_ORDER, UNCHANGED, Priced

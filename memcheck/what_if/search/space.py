@@ -8,7 +8,7 @@ from itertools import product
 from memcheck.job.framework import Framework
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.plan.changes import with_changes
+from memcheck.plan.read import with_changes
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.candidates import FREE, STAGE, either_way, same_hardware, serving

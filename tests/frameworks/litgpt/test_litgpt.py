@@ -11,7 +11,7 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import Part, Unit
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.rank_units import part_units
-from memcheck.frameworks.torch.ranks import training_ranks
+from memcheck.frameworks.torch.stack import training_ranks
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

@@ -9,9 +9,8 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron import buffers
-from memcheck.frameworks.megatron.buffers import assign_bucket, fullest_shard
+from memcheck.frameworks.megatron.buffers import assign_bucket, counted, fullest_shard
 from memcheck.frameworks.megatron.code import resident
-from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.profile import FRAMEWORK
 from memcheck.job.types import TrainingJob
 from tests.frameworks.megatron.models import grid, job, llama_8b

@@ -7,7 +7,7 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
-from memcheck.frameworks.megatron.counted import counted
+from memcheck.frameworks.megatron.buffers import counted
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.frameworks.megatron.ranks import megatron_ranks

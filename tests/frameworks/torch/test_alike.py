@@ -13,8 +13,8 @@ from memcheck.accounts.program import layer_groups
 from memcheck.accounts.ranks import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units
-from memcheck.frameworks.torch.ranks import _steps, remembered_ranks
 from memcheck.frameworks.torch.recording import recorded
+from memcheck.frameworks.torch.stack import _steps, remembered_ranks
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan

@@ -7,10 +7,10 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.megatron.counted import Counted, counted
+from memcheck.frameworks.megatron.buffers import Counted, counted
 from memcheck.frameworks.megatron.tensors import building
 from memcheck.frameworks.torch.load_and_save import around
-from memcheck.frameworks.torch.ranks import training_ranks
+from memcheck.frameworks.torch.stack import training_ranks
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.models.types import Architecture

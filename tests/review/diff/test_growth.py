@@ -13,9 +13,8 @@ from memcheck.cli.review.diff.compare import Change, Side, side_of
 from memcheck.cli.review.diff.report import signed_gib
 from memcheck.judge import Gate, check_document
 from memcheck.memory.allocator import allocator_group
-from memcheck.plan.changes import with_changes
 from memcheck.plan.places import Document
-from memcheck.plan.read import load_documents
+from memcheck.plan.read import load_documents, with_changes
 
 PLAN = """\
 memcheck: 1

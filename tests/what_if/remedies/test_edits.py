@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Edit, Span
+from memcheck.plan.read import with_changes
 from memcheck.plan.value_edits import apply_edits, edits
 from tests.what_if.remedies.plans import read
 

@@ -9,8 +9,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.judge import Gate, check_document
-from memcheck.plan.changes import with_changes
-from memcheck.plan.read import load_documents, read_plan
+from memcheck.plan.read import load_documents, read_plan, with_changes
 from memcheck.plan.value_edits import apply_edits
 from memcheck.what_if import with_remedies
 from tests.what_if.remedies.plans import BASE, LARGE_BATCH, REPLICATED, SINGLE, over_budget, read

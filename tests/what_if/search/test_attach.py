@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memcheck.judge import Gate, check_document
-from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
-from memcheck.plan.read import load_documents
+from memcheck.plan.read import load_documents, with_changes
 from memcheck.what_if import with_remedies
 
 PLAN = """\

@@ -11,8 +11,7 @@ import pytest
 from memcheck.errors import UsageError
 from memcheck.job.types import InferenceJob
 from memcheck.judge import Gate, check_document
-from memcheck.plan.changes import with_changes
-from memcheck.plan.read import load_documents
+from memcheck.plan.read import load_documents, with_changes
 from memcheck.what_if.remedies.changes import UNCHANGED
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.search.explore import explore

@@ -14,8 +14,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.judge import Gate
-from memcheck.plan.changes import with_changes
-from memcheck.plan.read import load_documents, read_plan
+from memcheck.plan.read import load_documents, read_plan, with_changes
 from memcheck.what_if.variants import Variants
 from tests.cli.plans import write, write_broken
 from tests.cli.test_fix import no_git

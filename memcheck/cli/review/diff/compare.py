@@ -8,8 +8,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from memcheck import __version__
-from memcheck.plan.changes import SHORT
 from memcheck.plan.finding import Finding
+from memcheck.plan.read import SHORT
 from memcheck.record import Record
 from memcheck.result import PlanResult
 

@@ -9,8 +9,7 @@ from contextlib import closing
 from memcheck.cli.review.baseline import Acceptances
 from memcheck.cli.review.history.checkout import Tree, configuration_files, files_of, is_broken
 from memcheck.cli.review.history.git import Base, differing, inside_of, open_base
-from memcheck.config.discover import PlanFile
-from memcheck.config.find import LARGEST, may_hold_table
+from memcheck.config.find import LARGEST, PlanFile, may_hold_table
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import RefusedError, read_whole
 from memcheck.errors import UsageError
