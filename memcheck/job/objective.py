@@ -25,8 +25,7 @@ from memcheck.job.types import (
     Recipe,
 )
 from memcheck.models.decoder import linear
-from memcheck.models.heads import TaskHead
-from memcheck.models.types import NO_HEAD_LAYER, Architecture, Qwen2AudioModel, Rough
+from memcheck.models.types import NO_HEAD_LAYER, Architecture, Qwen2AudioModel, Rough, TaskHead
 from memcheck.plan import types as plan_types
 from memcheck.plan.types import TrainingSpec
 

@@ -12,7 +12,6 @@ from memcheck.frameworks.torch.data_parallel import all_gather_dtype
 from memcheck.frameworks.torch.rank_tensors import HEAD, unquantised
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
-from memcheck.models.heads import is_saved
 from memcheck.models.module_paths import PROJECTIONS
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.types import (
@@ -24,6 +23,7 @@ from memcheck.models.types import (
     ParameterTensor,
     SharedTransformerBlock,
     SparePairs,
+    is_saved,
 )
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")

@@ -28,8 +28,7 @@ from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, Ful
 from memcheck.frameworks.torch.rank_tensors import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.frameworks.torch.tower_tensors import flattened_parts, model_tensors
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
-from memcheck.models.heads import is_saved
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, is_saved
 from memcheck.record import Record
 
 

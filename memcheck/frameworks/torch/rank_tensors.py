@@ -14,7 +14,6 @@ from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import TrainingJob
-from memcheck.models.heads import is_saved
 from memcheck.models.module_types import T5Mlp
 from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
 from memcheck.models.types import (
@@ -27,6 +26,7 @@ from memcheck.models.types import (
     PegasusModel,
     Rough,
     WideStreamBlock,
+    is_saved,
 )
 from memcheck.record import Record
 

@@ -24,8 +24,7 @@ from memcheck.autograd.operator import cast, cat, dropout, operator, scale, shif
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, ceil_div, rounded_bytes
 from memcheck.frameworks.registry import layers_of, own_losses_of
 from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
-from memcheck.models.heads import TaskHead
-from memcheck.models.types import Norm, ParameterTensor
+from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
 
 TYPE_CHECKING = False

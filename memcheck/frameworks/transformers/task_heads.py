@@ -13,8 +13,7 @@ from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import dropout, index, operator, slices
 from memcheck.autograd.tensor import Parameter, Tape, Value
-from memcheck.models.heads import Pooling, TaskHead, is_saved
-from memcheck.models.types import Norm, ParameterTensor
+from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead, is_saved
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:

@@ -15,7 +15,6 @@ from memcheck.models.decoder import (
     plain_mlp,
     read_sizes,
 )
-from memcheck.models.heads import Pooling
 from memcheck.models.module_types import EAGER, BertMlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
@@ -28,6 +27,7 @@ from memcheck.models.types import (
     Mlp,
     ParameterTensor,
     Paths,
+    Pooling,
 )
 from memcheck.record import Record
 

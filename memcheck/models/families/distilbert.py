@@ -13,10 +13,9 @@ from memcheck.models.decoder import (
     plain_mlp,
     read_sizes,
 )
-from memcheck.models.heads import Pooling
 from memcheck.models.module_types import EAGER
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, EmbeddingModule, HeadLayer, LogitCasts, Paths
+from memcheck.models.types import Architecture, Block, EmbeddingModule, HeadLayer, LogitCasts, Paths, Pooling
 
 PROJECTIONS = Projections(("q_lin", "k_lin", "v_lin"), "out_lin", "attention")
 NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))

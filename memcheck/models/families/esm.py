@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from memcheck.models.decoder import decoder, grouped_attention, layer_norm, linear, norm_tensors, plain_mlp, read_sizes
 from memcheck.models.families.bert import PROJECTIONS
-from memcheck.models.heads import Pooling
 from memcheck.models.module_types import EAGER
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, EmbeddingModule, HeadLayer, LogitCasts, ParameterTensor, Paths
+from memcheck.models.types import (
+    Architecture,
+    Block,
+    EmbeddingModule,
+    HeadLayer,
+    LogitCasts,
+    ParameterTensor,
+    Paths,
+    Pooling,
+)
 
 GELU = "esm-gelu"
 """Written in pieces, whatever ``hidden_act`` says."""

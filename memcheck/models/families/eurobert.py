@@ -6,9 +6,8 @@ from typing import Literal
 
 from memcheck.models.decoder import linear
 from memcheck.models.families import llama
-from memcheck.models.heads import Pooling
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention
+from memcheck.models.types import Architecture, Attention, Pooling
 
 POOLED_ROWS: dict[str, Literal["first", "mean", "labels"]] = {"bos": "first", "mean": "mean", "late": "labels"}
 """Rows that the class for labels pools, by ``classifier_pooling``."""

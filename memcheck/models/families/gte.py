@@ -14,7 +14,6 @@ from memcheck.models.decoder import (
     plain_mlp,
     read_sizes,
 )
-from memcheck.models.heads import Pooling
 from memcheck.models.module_types import EAGER, DownBiasMlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
@@ -27,6 +26,7 @@ from memcheck.models.types import (
     Mlp,
     ParameterTensor,
     Paths,
+    Pooling,
 )
 
 

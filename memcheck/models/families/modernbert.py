@@ -13,7 +13,6 @@ from memcheck.models.decoder import (
     read_sizes,
     stack,
 )
-from memcheck.models.heads import Pooling
 from memcheck.models.module_types import HALF
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
@@ -26,6 +25,7 @@ from memcheck.models.types import (
     Mlp,
     ModernBertDecoder,
     Paths,
+    Pooling,
 )
 from memcheck.record import Record
 
