@@ -23,14 +23,15 @@ PACKAGE = "the name of a package that is imported"
 ALLOWED = {
     "frameworks/registry.py": REGISTRY,
     "cli/export.py": FORMAT,
-    "cli/stated.py": "programs that start a script, under their own names",
     "cli/run.py": "programs that start a script, under their own names",
-    "cli/submitted.py": "programs that start a script, under their own names",
+    "cli/job.py": "programs that start a script, under their own names",
+    "cli/submit.py": "programs that start a script, under their own names",
     "live/asked.py": FORMAT,
     "live/requests.py": FORMAT,
     "configs/edits.py": FORMAT,
     "configs/formats.py": FORMAT,
     "configs/key_index.py": FORMAT,
+    "configs/python_launches.py": "programs that start a script, under their own names",
     "configs/python_source.py": PACKAGE,
     "configs/recipe_launch.py": FORMAT,
     "configs/answers.py": FORMAT,
@@ -39,7 +40,7 @@ ALLOWED = {
     "configs/write_megatron.py": WRITER,
     "configs/write_torchtitan.py": WRITER,
     "guard/live_job.py": "arguments and packages of a running job, under their own names",
-    "verify/process.py": PACKAGE,
+    "verify/observe.py": PACKAGE,
 }
 
 

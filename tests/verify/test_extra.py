@@ -44,7 +44,7 @@ def test_verify_imports_torch_where_it_runs_steps_alone(root: Path) -> None:
     """Figures of other runs, records and reports can be read without PyTorch."""
     package = root / "memcheck" / "verify"
     needs = {path.relative_to(package).parts[0] for path in importers(package)}
-    assert needs == {"build", "trace", "measure.py", "process.py"}
+    assert needs == {"build", "trace", "measure.py", "observe.py"}
 
 
 def test_no_command_loads_torch_to_start(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
-from memcheck.report.pdf.document import document
 from memcheck.report.story.build import story
 from memcheck.result import Report
 
 
 def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> bytes:
     """A complete file; the screen plays no part. Not ``checked``: what ``estimate`` has to say."""
+    from memcheck.report.pdf.document import document  # imports ReportLab, which may be missing
+
     return document(story(report, checked=checked))
 
 
