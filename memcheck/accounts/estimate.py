@@ -81,8 +81,8 @@ class Pools(Record):
     """The highest points of all streams but the default one together; 0: the step has one stream, or they are not
     known."""
     before: int = 0
-    """What lives at the highest of all other moments where the peak is of ``lists``; 0 elsewhere. The allocator can
-    return more there, so that such a moment may need more than the peak."""
+    """Live bytes at the highest moment without ``lists``, if the peak is a moment with them; 0 if it is not. The
+    allocator can return more among ``lists``, so that the other moment may need more memory than the peak."""
     lists: int = 0
     """What lives while the lists of torch's optimizer do, a temporary for each parameter, or while the model is loaded
     or saved as a whole, whichever is more: every block has the size of a parameter. 0: neither happens."""

@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     BytesBefore = Callable[["RankPeak"], int]
 
 Tops = Sequence[tuple[str, int]]
+"""The name of each instant of a step, such as ``forward``, with its live bytes without the resident ones."""
 
 Components = tuple[tuple[str, int], ...]
+"""Live bytes by component: pairs of a name, such as ``parameters`` or ``activations``, and bytes."""
 
 
 class Moment(Record):

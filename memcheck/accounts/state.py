@@ -103,9 +103,9 @@ class LocalTensor(Record):
     """The tensor is a matrix, for optimizers such as Muon that treat matrices apart."""
     divided: int = 0
     """The dimension that FSDP2 cuts."""
-    waits: str = ""
-    """Group that waits for this tensor's gradient, which never comes: a ``layer``, or ``beside`` (the root's); empty:
-    none.
+    never_runs: str = ""
+    """FSDP group of a tensor whose module never runs, so that its gradient never comes: ``layer`` (a unit of its own)
+    or ``beside`` (the root's group). Empty: the module runs.
     """
     part: str = ""
     """``vision`` or ``projector``, of what is no layer there."""

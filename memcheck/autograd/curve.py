@@ -58,14 +58,14 @@ class Curve(Record):
     gradients of its parameters.
     """
     gradient_bytes: int
-    """Bytes of new ``.grad`` tensors after its backward."""
+    """Bytes of new ``.grad`` tensors after the unit's backward."""
     until_backward_ends: int = 0
     """Bytes that are live until the backward of the whole model ends: the model's output if the training loop still
     references it, and a tied head's gradient that waits for the embedding's."""
     peak_before_loss: Peak | None = None
     """The highest point of a head's final norm, before logits and loss. None: the unit is no head."""
     grad_hook_peak: Peak | None = None
-    """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
+    """The highest point of the unit's backward at which an engine's hook runs: a gradient has just arrived."""
     later_grad_hook_peak: Peak | None = None
     """The highest point of the backward at which an engine's hook runs, without the unit's first gradient. Set where
     that gradient may be the first of a whole backward.
@@ -79,7 +79,8 @@ class Curve(Record):
     for its forward.
     """
     freed_input_bytes: int = 0
-    """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
+    """Bytes of the unit's input that are freed after its forward, because nothing has saved it. For an embedding: bytes
+    of the rows that it looks up."""
     input_gradient_bytes: int = 0
     """Bytes of the gradient of the unit's input; 0: it needs none."""
     output_gradient_bytes: int = 0
@@ -87,7 +88,8 @@ class Curve(Record):
     left_gradient_bytes: int = 0
     """Bytes of gradients that this unit's backward leaves for an earlier unit, such as those of a shared weight."""
     taken_gradient_bytes: int = 0
-    """Bytes of gradients that later units have left for this unit's backward."""
+    """Bytes of gradients that the backward of later units has left (``left_gradient_bytes``). From the start of this
+    unit's backward on, ``backward_peak`` counts them."""
     until_graph_freed: int = 0
     """Bytes that are live until the training loop drops the graph, when the next forward's output replaces this one."""
     weight_backward_bytes: int = 0

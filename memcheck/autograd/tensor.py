@@ -65,7 +65,10 @@ class Dim(int):
 
 
 class Storage:
-    """A block of device memory, counted from construction to the end of its last reference."""
+    """A block of device memory, counted as live from its construction until its last Python reference goes.
+
+    Replayed code therefore frees a block as Python does: ``del x``, a rebound name, or ``list[i] = None``.
+    """
 
     __slots__ = ("bytes", "component", "dtype", "holders", "key", "numel", "shape", "tape")
 
@@ -279,7 +282,11 @@ class Value:
 
 
 class Tape:
-    """Counts live bytes, remembers their highest point and what was live then."""
+    """Counts live bytes, remembers their highest point and what was live then.
+
+    The bytes of a :class:`Storage` count until its last Python reference goes. Hence each ``del`` in a forward stands
+    for a variable that ends there in the code that is replayed.
+    """
 
     def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
         """Begin with no live byte. ``autocast``: dtype of torch.autocast; ``inventory``: list the tensors of a peak."""

@@ -303,7 +303,7 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
 
 
 class _Overrides:
-    """Overrides by what they say, which tells 1 from 1.0 and from true."""
+    """``model.overrides`` as a hashable key of a cache, compared by their text: 1, 1.0 and true are equal in Python."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
@@ -318,9 +318,11 @@ class _Overrides:
 
 @lru_cache(maxsize=8)
 def _read_config_bytes(data: bytes, path: str, part: str | None, overrides: _Overrides) -> Architecture | MemcheckError:
-    """Read the bytes of a ``config.json``; return its architecture, or the error that it has.
+    """Read the bytes of a ``config.json``, and return its architecture, or the error that reading it raises.
 
-    The result is kept, since many plans name the same file. ``part``: ``language`` for the language model alone.
+    Results are cached, since many plans name the same file. ``lru_cache`` does not cache what is raised, so an error is
+    returned, for the caller to raise. ``path``: of the file, for messages. ``part``: ``language`` for the language
+    model alone; None: all of it.
     """
     try:
         return _read_with_overrides(part_of(parse_config(data, path), part), overrides.values)

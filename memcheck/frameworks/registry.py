@@ -146,24 +146,28 @@ if TYPE_CHECKING:
 
 
 class Engine(Record):
-    """What a folder has under ``ENGINE`` in its ``step.py``."""
+    """What estimates a data-parallel engine with buffers of its own (DeepSpeed's ZeRO), as functions of a job.
+
+    The engine's folder defines it as ``ENGINE`` in its ``step.py``.
+    """
 
     buffers: BuffersOf
+    """Bytes of the engine's buffers on one rank."""
     strategy: Callable[[TrainingJob, Tensors], tuple[Strategy, tuple[int, ...]]]
-    """How it runs a step, and the sizes of its buffers."""
+    """The hooks with which the engine takes part in a step, and the sizes of its buffers in bytes."""
     sums_apart: Callable[[TrainingJob], bool]
     """Whether a hook casts each gradient that has arrived to fp32, to add it to a sum."""
     saves_inputs: Callable[[TrainingJob], bool]
-    """Whether it puts a function of its own in place of ``F.linear``."""
+    """Whether the engine replaces ``F.linear`` by a function of its own, which saves its input whatever is trained."""
     kept_whole: Callable[[TrainingJob, Sequence[LocalTensor]], int]
-    """Bytes of a model other than the trained one that it does not divide."""
+    """Bytes of a second, frozen model, such as the reference of DPO, that the engine does not divide over ranks."""
     gathered_at_once: Callable[[TrainingJob, Sequence[LocalTensor], str], int]
-    """Bytes of such a model that are gathered while its forward runs; the last argument is the dtype."""
+    """Bytes of a second, frozen model that are gathered while its forward runs; the last argument is its dtype."""
 
 
 @lru_cache(maxsize=16)
 def engine_code(framework: Framework) -> Engine | None:
-    """The engine of a framework; None where torch's own data parallelism runs."""
+    """Import and return the data-parallel engine of a framework; None where torch's own data parallelism runs."""
     if framework.data_parallel != "zero":
         return None
     engine: Engine = import_module(f"memcheck.frameworks.{FOLDERS[framework.name]}.step").ENGINE

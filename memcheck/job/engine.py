@@ -80,15 +80,17 @@ def _conflict(key: str, message: str, help: str) -> JobProblem:
 
 
 def _behaviour_of(version: str, defaults: Defaults) -> Version:
-    """Return the known version of vLLM as which ``version`` is computed: itself, or the newer of those around it.
+    """Return the known version of vLLM whose behaviour is computed for ``version``, such as ``0.21.0``.
 
-    A version that memcheck does not know is noted in ``defaults``.
+    It is the version itself if memcheck knows it, else the next newer known one; after the newest known version, that.
+    A version that memcheck does not know is noted in ``defaults``, with the known ones before and after it.
     """
-    known_versions = enclosing(version)
-    if len(known_versions) > 1 or order(known_versions[0].name) != order(version):
-        names = " and ".join(each.name for each in known_versions)
+    nearest = enclosing(version)
+    is_known = len(nearest) == 1 and order(nearest[0].name) == order(version)
+    if not is_known:
+        names = " and ".join(each.name for each in nearest)
         defaults.note("inference.version", names, f"memcheck does not know {version}: computed as the versions near it")
-    return known_versions[-1]
+    return nearest[-1]
 
 
 def _request_length(stated: InferenceSpec, length_of_model: int, defaults: Defaults) -> int:

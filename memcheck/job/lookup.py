@@ -256,7 +256,10 @@ PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"
 
 
 def stated(block: Block) -> Iterator[str]:
-    """Return the parts of a block that differ from their default, or from zero without one, as ``Record.field``."""
+    """Yield the parts of a block that it states, such as ``Attention.window``: fields that differ from their default.
+
+    A framework builds the block if :class:`Families` lists every one of these names in ``parts`` or ``harmless``.
+    """
     yield from _stated(block)
     rotary = getattr(block.mixer, "rotary_dim", 0)
     if rotary and rotary != getattr(block.mixer, "head_dim", rotary):
@@ -266,8 +269,9 @@ def stated(block: Block) -> Iterator[str]:
 def _stated(record: Any) -> Iterator[str]:
     """Yield ``Record.field`` for each field of a record, and of records inside it, that differs from its default.
 
-    A field is named by the class that declares it, such as ``Attention.window`` for a subclass of ``Attention``; the
-    subclass's name is yielded before. Fields without a default count if they are neither zero nor False.
+    The names are those that :class:`Families` lists. A field is named by the class that declares it, such as
+    ``Attention.window`` for a subclass of ``Attention``; the subclass's name is yielded before. A field without a
+    default is left out if its value is false in Python: 0, False, None, or an empty text or tuple.
     """
     record_type, defaults = type(record), record._field_defaults
     declaring_class = next(base.__name__ for base in record_type.__mro__ if "_fields" in vars(base))

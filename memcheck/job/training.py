@@ -290,7 +290,7 @@ def encoder_length(job: TrainingJob, encoder: Encoder) -> int:
 
 
 def target_length(job: TrainingJob, encoder: Encoder) -> int:
-    """Return the tokens that the decoder reads per sample."""
+    """Return the tokens that the decoder reads per sample: the plan's, or what :func:`resolve_target` has noted."""
     return job.target_length or encoder.targets or job.sequence_length
 
 
@@ -300,10 +300,15 @@ def lengths(job: TrainingJob, encoder: Encoder) -> tuple[int, int]:
 
 
 def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
-    """Return the tokens of the decoder's labels (``training.target_length``); 0 if the plan does not state them.
+    """Return the tokens of the decoder's labels per sample (``training.target_length``), or 0.
+
+    0 means that the plan does not state them, or that the model has no encoder. :func:`target_length` then takes
+    ``encoder.targets``, the positions of a speech model's decoder, or else ``sequence_length``. For an encoder-decoder
+    this is noted in ``defaults``.
 
     Raises:
-        ResolutionError: the model has an encoder but no decoder of its own, or too few positions.
+        ResolutionError: the plan states ``target_length`` and the model has no encoder, or its decoder has fewer
+            learned positions than that.
     """
     stated = training.target_length
     encoder = architecture.encoder if isinstance(architecture, Architecture) else None
@@ -347,18 +352,24 @@ GROWS = (
 )
 """What the allocator's default does over many steps of rows that are not packed."""
 ESTIMATED_AS = {"unpacked": "packed", "unpacked-masked": "masked"}
-"""Rows of one text each that are estimated like full ones: without padding."""
+"""Stated ``training.sequences`` to the layout of :class:`RowsLayout` that is estimated in its place.
+
+Such rows are one text each, of many lengths, and are estimated without padding. The longest of them is a full row, so
+that full rows, without or with a mask, are the upper bound."""
 MASKED = ("sdpa", "eager")
 """Attentions that are given a mask, whose memory model is known."""
 
 
 class RowsLayout(Record):
-    """How the rows of a micro-batch lie."""
+    """How texts fill the rows of a micro-batch, each ``sequence_length`` tokens long."""
 
     sequences: str
-    """Resolved ``training.sequences``: ``packed``, ``padded``, ``masked`` or ``flattened``."""
+    """Resolved ``training.sequences``. ``packed``: every row is full, and no mask separates its texts.
+    ``padded``: one text per row, padded to the longest of the micro-batch, with a mask for the padding. ``masked``:
+    full rows of several texts, which a mask keeps apart. ``flattened``: the rows of a micro-batch end to end in one.
+    """
     may_pad: bool = False
-    """The rows are estimated as full, and a collator may pad them: the plan does not say so."""
+    """The rows are estimated as ``packed`` because the plan does not say how they lie, but a collator may pad them."""
 
 
 AS_FULL = "rows are taken as full; `padded` if a collator pads them to the longest of a micro-batch"
@@ -394,7 +405,11 @@ def _rows_layout(
     layout: Layout,
     defaults: Defaults,
 ) -> RowsLayout:
-    """Return what :func:`resolve_rows` does, without a note about the allocator."""
+    """Return how the rows of a micro-batch lie, as :func:`resolve_rows` does, without its note about the allocator.
+
+    Taken in turn: what the plan states, ``padded`` if it states its longest row, the layout of rows of texts, and
+    ``packed``. ``attention``: the implementation. Rows whose layout has no memory model are ``packed``.
+    """
     if training.sequences is not None or not isinstance(architecture, Architecture):
         stated = training.sequences or "packed"
         sequences = ESTIMATED_AS.get(stated, stated)

@@ -195,30 +195,36 @@ every block has the size of a parameter, for which another parameter's has left 
 
 
 class Shares(Record):
-    """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
+    """Measured ratios of bytes that the caching allocator has reserved to live bytes, for one group of steps.
+
+    *Stuck* bytes are reserved and free, but lie in segments that are in use, so that the allocator cannot return them.
+    *Held* bytes are all that it reserves if the GPU has memory to spare. ``held`` is never below ``stuck``.
+    """
 
     stuck: Spread
-    """Over ``allocated``, on the smallest memory on which the step runs: what cannot be returned."""
+    """Reserved over live bytes on the smallest GPU on which the step still runs."""
     held: Spread
-    """Over ``allocated`` and ``apart`` together, with memory to spare: what is seen."""
+    """Reserved over live bytes and ``Pools.apart`` together, on a GPU with memory to spare."""
     filled: Spread
-    """``stuck`` without what the segments of resident blocks leave, where that is known."""
+    """``stuck`` without the gaps that resident blocks leave in their segments (``Pools.unfilled``). It is used where
+    these gaps are computed for the plan."""
     optimizer: Spread
-    """``filled`` for steps that are highest in the optimizer."""
+    """``filled`` of steps whose peak is in the optimizer."""
     held_in_optimizer: Spread
-    """``held`` of such steps."""
+    """``held`` of steps whose peak is in the optimizer."""
     alone: float
-    """The middle of ``filled`` on one stream."""
+    """Median of ``filled`` of steps that run on one CUDA stream."""
     of_block: Spread | None
-    """One plus what is held over the largest block of a step; None: not known of the kind."""
+    """One plus the held bytes that are not live, over the step's largest block. None: not measured for this group."""
 
     def held_of(self, allocated: int, pools: Pools) -> Spread:
         """Return the ratio of reserved bytes (``torch.cuda.memory_reserved``) to live bytes, with memory to spare.
 
-        ``allocated``: live bytes at the peak. What the allocator keeps in its cache is at most a measured multiple of
-        the step's largest block, so that the ratio is small if every temporary block is small.
+        ``allocated``: live bytes at the peak. ``pools``: the step's largest block, and where its peak is. What the
+        allocator keeps in its cache is at most a measured multiple of the step's largest block. The ratio is therefore
+        small if every temporary block is small.
         """
-        if pools.before:  # the peak is in the optimizer
+        if pools.before:  # the peak is in the optimizer, or in loading or saving, whose blocks are alike
             return self.held_in_optimizer
         if self.of_block is None or not pools.largest:
             return self.held

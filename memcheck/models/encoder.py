@@ -28,15 +28,16 @@ class Encoder(Record):
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal layers, in order."""
     length: int = 0
-    """Rows that it has of every sample; 0 = as many as ``sequence_length`` says."""
+    """Rows that the encoder has of every sample; 0 = as many as ``sequence_length`` says."""
     targets: int = 0
-    """Tokens that the decoder has positions for, where the plan's length is not theirs; 0 = as many as the encoder."""
+    """Positions of the decoder in tokens, if ``sequence_length`` is the encoder's alone (Whisper). 0 = the decoder
+    reads as many tokens as the encoder, unless the plan states ``target_length``."""
     channels: int = 0
-    """Mel bins of a sound, which two convolutions make rows of; 0 = words, which the decoder's table looks up."""
+    """Mel bins of a sound, from which two convolutions make rows; 0 = the encoder reads words."""
     positions: int = 0
     """Rows of a table of positions; 0 = none."""
     sinusoids: int = 0
-    """Rows of such a table that is a buffer."""
+    """Rows of a table of positions that is a buffer; 0 = none."""
     fixed_positions: bool = False
     """The table of positions is a parameter without a gradient."""
     embedding_norm: Norm | None = None
@@ -49,14 +50,14 @@ class Encoder(Record):
     mask_windows: tuple[int | None, ...] = ()
     """Windows of the attention masks that the encoder makes; None: the full mask."""
     dropout: float = 0.0
-    """In front of the first layer."""
+    """Probability of the dropout before the first layer."""
     final_norm: Norm | None = None
     final_dropout: float = 0.0
     """Probability of the dropout after the last norm."""
     tensors: tuple[ParameterTensor, ...] = ()
     """Every parameter outside its layers."""
     ending: int = 0
-    """Number of the last of these tensors that belong to what runs after the layers."""
+    """How many of the last ``tensors`` belong to modules that run after the layers: the final norm's."""
     bias_heads: int = 0
     """Heads for which a layer makes position biases that others read; 0 = none does."""
     path: str = "model.encoder.layers"

@@ -239,10 +239,12 @@ class Attention(Record):
     cross: bool = False
     """Keys and values are made of the encoder's output."""
     position_bias: str = ""
-    """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the later
-    layers, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the later layers, too) |
-    ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer) | ``given`` (MPNet: the model makes them for
-    every sequence); empty: none.
+    """Where relative position biases come from, which are added to the scores; empty: there are none.
+
+    T5: ``table`` (the first layer looks them up in its table, and returns them for later layers) | ``shared`` (those of
+    the first layer) | ``zeros`` (cross attention of the first layer makes zeros, and returns them for later layers) |
+    ``shared-zeros`` (those zeros). UMT5: ``own`` (each layer has a table) | ``own-zeros`` (each layer makes zeros).
+    MPNet: ``given`` (the model makes them for every sequence).
     """
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""

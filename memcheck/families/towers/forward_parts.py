@@ -147,23 +147,26 @@ def last_hidden_state(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def attention_pooling_head(ctx: Context, vision: Vision, x: Value) -> None:
-    """Record SigLIP's attention pooling, if the tower has one (``vision_use_head``); nothing reads its result.
+    """Record what SigLIP's attention pooling leaves allocated, if the tower has one (``vision_use_head``).
 
-    Its keys and values of all rows live in the tower's output until the image tokens take their place there. autocast's
-    copies of its weights stay.
+    No loss reads its result, so that it has no backward. Keys and values of all rows stay in the tower's output until
+    the image tokens replace it. ``x``: the tower's rows, [rows, hidden]. Under autocast the copies of its weights stay
+    in the cache: of parameters alone, not of ``in_proj_weight``, which is read in slices, nor of the probe, which is
+    repeated.
     """
     tape = ctx.tape
-    weights = [t for t in vision.unused if len(t.shape) > 1 and not t.name.endswith(("in_proj_weight", "probe"))]
-    if len(weights) == len(vision.unused) or not any(t.name == "head.probe" for t in vision.unused):
+    if not any(t.name == "head.probe" for t in vision.unused):
         return
+    weights = [t for t in vision.unused if len(t.shape) > 1 and not t.name.endswith(("in_proj_weight", "probe"))]
     dtype = tape.autocast or x.dtype
+    # _in_projection_packed: one product makes keys and values, and `.contiguous()` copies them apart
     kv_temporary = tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values")
     ctx.attention_locals.append(Value(tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values"), x.shape, dtype))
     del kv_temporary
     any_trained = any(p.requires_grad for p in ctx.parameters)
     for t in weights if tape.autocast and any_trained else ():
         copy = tape.value(t.shape, dtype, "autocast copy")
-        tape.casts[id(copy)] = copy
+        tape.casts[id(copy)] = copy  # under a key of its own: no later product reads the copy
 
 
 def average_pool(ctx: Context, vision: Vision, x: Value) -> Value:

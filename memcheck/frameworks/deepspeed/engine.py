@@ -16,7 +16,15 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.gathering import LEAVES, PEFT_WRAPPERS, GatherLimits, most_gathered, persists
-from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_they_appear, late, left_behind, scattered
+from memcheck.frameworks.deepspeed.reduction import (
+    NORM_ITEM_BYTES,
+    Early,
+    Reducing,
+    as_they_appear,
+    late,
+    left_behind,
+    scattered,
+)
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -174,14 +182,15 @@ def engine_buffers(
 def _replicated(job: TrainingJob, trained_numels: list[int]) -> EngineBuffers:
     """Return the buffers of DDP-like training without ZeRO. ``trained_numels``: elements of each trained tensor.
 
-    FP16_Optimizer also runs for bf16. Its ``step`` makes fp32 copies of the gradients, then one flat copy of those.
-    Gradients are reduced from a flat buffer of at most :data:`ALL_REDUCE_ELEMENTS`.
+    FP16_Optimizer also runs for bf16. Its ``step`` makes fp32 copies of the gradients, and with a fused optimizer one
+    flat copy of those. Gradients are reduced from a flat buffer of at most :data:`ALL_REDUCE_ELEMENTS`, which is cast
+    if they are sent in another dtype. fp32 training makes no copy in the step.
     """
     gradients, sent = job.recipe.gradients, communication_dtype(job)
     trained_numel = sum(trained_numels)
     fp32_copies = 0
     if job.recipe.compute != "fp32":
-        fp32_copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
+        fp32_copies = 2 if job.optimizer.implementation == "fused" else 1  # FP16_UnfusedOptimizer: no flat copy
     all_reduce_bytes = 0
     if job.layout.data * job.layout.context > 1:
         flat_numel = min(ALL_REDUCE_ELEMENTS, trained_numel)
@@ -259,7 +268,9 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
         unfreed_bytes = 0
         if sums_apart(job) and not offloaded:
             unfreed_bytes = left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
-        norm_bytes = max(norm_bytes, unfreed_bytes + rounded(NORM * max(shard for _, shard in shards_of_rank)))
+        norm_bytes = max(
+            norm_bytes, unfreed_bytes + rounded(NORM_ITEM_BYTES * max(shard for _, shard in shards_of_rank))
+        )
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         largest_bytes = rounded(max(trained_numels, default=0) * gradient_item_bytes)
@@ -356,7 +367,7 @@ def _partitioned_parameters(
         master=_second_copy(job, partition_numel),
         gradients=rounded(partition_numel * sum_item_bytes),
         # the norm casts one tensor's shard at a time to fp64 (get_grad_norm_direct)
-        step_temporaries=max(rounded(NORM * largest_shard), _copies_of(sub_group_numel, sum_item_bytes)),
+        step_temporaries=max(rounded(NORM_ITEM_BYTES * largest_shard), _copies_of(sub_group_numel, sum_item_bytes)),
     )
 
 

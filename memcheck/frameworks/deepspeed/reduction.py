@@ -14,14 +14,17 @@ from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.record import Record
 
-NORM = 8
+NORM_ITEM_BYTES = 8
 """Bytes of an element in which norms of offloaded gradients are computed: fp64 (zero/utils.py, ``get_norm_dtype``)."""
-NORM_ELEMENTS = 250_000_000
+NORM_PIECE_ELEMENTS = 250_000_000
 """How many elements ZeRO-3 casts to fp64 at once for a norm (``_constant_buffered_norm2``)."""
 
 
 class Reducing(Record):
-    """How gradients are reduced. Sizes are elements."""
+    """How DeepSpeed's ZeRO reduces gradients on one rank, by its config. Sizes are elements, not bytes.
+
+    Gradients are copied to a bucket, or wait outside it. A full bucket is reduced, and each rank keeps its own slice.
+    """
 
     ranks: int
     """Number of ranks over which optimizer states are divided. Each owns a slice of the gradients."""
@@ -83,18 +86,22 @@ def late(numels: Sequence[int], reducing: Reducing, partition: int) -> int:
 
 
 class Early(Record):
-    """Bytes that reductions in backward hooks take, in addition to the buckets."""
+    """Bytes that ZeRO's reductions of gradients allocate in backward hooks, in addition to the buckets.
+
+    *Early* reductions run in the hooks of a backward; those of :func:`late` run after it. Copies are the flat copy,
+    cast and partition that one reduction makes (:func:`_copies`).
+    """
 
     unbucketed_gradients: int = 0
-    """Gradients that are in no bucket and wait for their reduction while backward runs."""
+    """Bytes of gradients that are in no bucket and wait for their reduction while backward runs."""
     first: int = 0
-    """Copies of the first bucket while it is reduced, if it has only one tensor: the head's."""
+    """Bytes of the copies of the first bucket while it is reduced, if it has only one tensor (the head's); else 0."""
     last: int = 0
-    """Copies in the hook of the last gradient: the embedding's."""
+    """Bytes of the copies in the hook of the last gradient (the embedding's), beyond ``unbucketed_gradients``."""
     within: int = 0
-    """Copies in all other hooks, in addition to gradients that wait."""
+    """Most bytes of copies in any other hook, beyond ``unbucketed_gradients``."""
     after_backward: int = 0
-    """Copies after the backward, and the gradients that wait."""
+    """Bytes of the copies after the backward, with the gradients that still wait for their reduction."""
     reduces_once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
 
@@ -173,7 +180,9 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int
         temporary = _copies(reducing, numels[first:last], partition_numel, shared=shared)
         if reducing.offloads:  # the clone takes the gradient's place before its norm is taken
             cloned = rounded(numel * item_bytes) if unbucketed else 0
-            temporary = max(temporary, cloned, *(rounded(NORM * min(n, partition_numel)) for n in numels[first:last]))
+            temporary = max(
+                temporary, cloned, *(rounded(NORM_ITEM_BYTES * min(n, partition_numel)) for n in numels[first:last])
+            )
         yield first, last, unbucketed_bytes, temporary
         offset += numel
 
@@ -232,6 +241,8 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> E
     gradient_bytes, sum_bytes = DTYPE_BYTES[reducing.dtype], DTYPE_BYTES[sum_dtype]
     communication_bytes = DTYPE_BYTES[reducing.communication_dtype]
     casts_sums = reducing.communication_dtype != sum_dtype
+    # `pending` and `highest` are maxima over the buckets so far. A bucket is reduced in the hook of the next gradient,
+    # the last one after the backward: `after_backward` is of the latest bucket, `at_last_hook` of the one before it
     highest = pending = at_first_hook = at_last_hook = after_backward = 0
     for first, last in buckets(numels, reducing.limit):
         bucket_numels, numel = numels[first:last], sum(numels[first:last])
@@ -254,7 +265,8 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> E
             kept_bytes = (widened or scaled) + padded
             temporary = max(scaled + widened, kept_bytes)
         if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
-            norms = [back_from_host(n * sum_bytes) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
+            piece_bytes = [rounded(NORM_ITEM_BYTES * min(n, NORM_PIECE_ELEMENTS)) for n in shards]
+            norms = [back_from_host(n * sum_bytes) + piece for n, piece in zip(shards, piece_bytes, strict=True)]
             temporary = max(temporary, kept_bytes + max(norms))
         unbucketed_bytes = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
         # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook

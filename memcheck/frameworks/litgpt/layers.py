@@ -270,14 +270,16 @@ def adapted_linear(ctx: Context, x: Value, weights: Weights, label: str) -> Valu
 
 
 def frozen_linear(ctx: Context, x: Value, weights: Weights, label: str) -> Value:
-    """Run the base product of a layer, with a quantized weight if the plan quantizes.
+    """Run the base product of a layer, with its weight in 4 bit if the plan quantizes: [..., inputs] to [..., outputs].
 
-    In 4 bit the function keeps its input (bitsandbytes 0.42.0, ``ctx.tensors = (A, B)``). The weight is dequantized to
-    fp16, in which Fabric quantized it (plugins/precision/bitsandbytes.py), and cast once more.
+    ``weights`` is changed: its fields for quantized weights are set. The 4-bit product keeps its input (bitsandbytes
+    0.42.0, ``ctx.tensors = (A, B)``). Its weight is dequantized to fp16, in which Fabric quantized it
+    (plugins/precision/bitsandbytes.py), and then cast to the dtype of ``x``.
     """
     adapter = ctx.setting.adapter
     weights.quantized = adapter is not None and adapter.quantized
-    weights.keeps_input, weights.dequantized_dtype = True, "fp16"
+    if weights.quantized:
+        weights.keeps_input, weights.dequantized_dtype = True, "fp16"
     return dense(ctx.tape, x, weights, label)
 
 

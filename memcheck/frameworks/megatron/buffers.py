@@ -435,23 +435,26 @@ def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float)
     """Assign the matrices of a bucket to ranks; return the elements of each rank, and the largest rank's padded size.
 
     ``bucket``: (elements, rows) of each matrix; the costliest is assigned first. It goes to the rank with the least
-    work whose size stays below ``cap`` elements; if there is none, to the rank with the smallest size. ``loads``: the
-    work of each rank so far, to which this bucket's is added. Of equal ranks the first is taken.
+    work whose size stays at or below ``cap`` elements; if there is none, to the rank with the smallest size.
+    ``loads``: the work of each rank so far, in :func:`_newton_schulz_cost`; this bucket's work is added to it in place.
+    Of equal ranks the first is taken.
     """
     sizes, elements = [0] * len(loads), dict[int, int]()  # sizes are padded: each matrix begins at an aligned element
     # two heaps, for the rank with the least work and for the smallest; an entry is stale once its rank got more
+    # (its number then differs from `sizes` or `loads`), and each heap has one entry of every rank that is not
     by_load = [(load, rank) for rank, load in enumerate(loads)]
     heapify(by_load)
     by_size = [(0, rank) for rank in range(len(loads))]
     for numel, rows in sorted(bucket, key=_newton_schulz_cost, reverse=True):
         smallest_size, rank = by_size[0]
-        while sizes[rank] != smallest_size:
+        while sizes[rank] != smallest_size:  # stale
             heappop(by_size)
             smallest_size, rank = by_size[0]
         full_ranks = list[tuple[float, int]]()
-        while round_up(smallest_size, PARAMETER_ALIGNMENT) + numel <= cap:  # some rank has room
+        # if the smallest rank has no room, none has; if it has, the loop ends there at the latest
+        while round_up(smallest_size, PARAMETER_ALIGNMENT) + numel <= cap:
             load, rank = heappop(by_load)
-            if loads[rank] != load:
+            if loads[rank] != load:  # stale
                 continue
             if round_up(sizes[rank], PARAMETER_ALIGNMENT) + numel <= cap:
                 break

@@ -104,8 +104,8 @@ def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Nor
     """Compute a column-parallel linear layer, with its LoRA adapter and with the norm before it if TE fuses the two.
 
     ``x``: [this rank's tokens, inputs]. ``projection``: weight and bias. ``spec``: the norm before the layer
-    (TELayerNormColumnParallelLinear); None: there is none. Returns [tokens, outputs / tp]; under sequence parallelism
-    the tokens of the whole tensor-parallel group.
+    (TELayerNormColumnParallelLinear); None: there is none. Returns [tokens, outputs / tp]. Under sequence parallelism a
+    rank has a part of the tokens, and the layer gathers those of the whole tensor-parallel group.
     """
     if ctx.setting.adapter is not None:
         from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps

@@ -227,10 +227,15 @@ def head_tensors(architecture: Architecture, job: TrainingJob, *, shares: bool) 
 
 
 BUILDING = "copying parameters into DDP's buffers"
+"""The operation of an instant at Megatron's start, before the first step, in words for reports."""
 
 
 def with_building(components: Components, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """Replace a step's first instant by the copy into DDP's buffers where that takes more bytes."""
+    """Return the instants of a step, the first of them replaced by Megatron's start if that has more live bytes.
+
+    ``components``: bytes by component while parameters are copied into DDP's buffers, from
+    :func:`buffer_layout_components`; empty: nothing is copied. The replaced instant keeps its name.
+    """
     total = sum([n_bytes for _, n_bytes in components])
     if total <= instants[0].allocated_bytes:
         return instants

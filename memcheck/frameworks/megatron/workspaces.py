@@ -220,7 +220,9 @@ def _batch(job: TrainingJob, *, read: bool) -> int:
 def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) -> int:
     """Estimate the bytes of logit gradients and inputs that are kept until the deferred dW of the output layer.
 
-    ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit`` (0: all micro-batches): tensor_parallel/layers.py,
+    Each micro-batch that defers keeps the gradient of this rank's logits, [tokens, vocabulary / tp], and the layer's
+    input, [this rank's tokens, hidden]. ``wgrad_deferral_limit`` is the number of such micro-batches (0: all). The
+    result is 0 without ``defer_embedding_wgrad_compute``. Source: tensor_parallel/layers.py,
     pipeline_parallel/schedules.py (finish_embedding_wgrad_compute).
     """
     if not job.option("defer_embedding_wgrad_compute"):
@@ -232,18 +234,19 @@ def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) ->
     element_bytes = DTYPE_BYTES[setting.compute_dtype]
     tokens = setting.batch * setting.sequence
     input_tokens = tokens // setting.tensor_parallel if setting.sequence_parallel else tokens
-    logits = rounded(
-        tokens * (padded_vocabulary(architecture.vocab_size, job) // setting.tensor_parallel) * element_bytes
-    )
-    return micro_batches * (logits + rounded(input_tokens * setting.hidden * element_bytes))
+    vocab_shard = padded_vocabulary(architecture.vocab_size, job) // setting.tensor_parallel
+    logit_gradients = rounded(tokens * vocab_shard * element_bytes)
+    return micro_batches * (logit_gradients + rounded(input_tokens * setting.hidden * element_bytes))
 
 
 def _fp8_weights(job: TrainingJob, setting: Setting, tensors: list[tuple[LocalTensor, int]]) -> int:
-    """Estimate the bytes of the fp8 copies of TE's weights, by rows and by columns, cached for all micro-batches of a
-    step.
+    """Estimate the bytes of the fp8 copies of TE's weights, which are cached for all micro-batches of a step.
 
-    ``module/base.py`` (quantize_weight, cache). With ``fp8_param_gather`` the rows are the parameter itself, in place
-    of its bf16 form. The copy by columns then takes the byte that bf16 does not.
+    Each weight of a linear layer has two copies of one byte per element: by rows, and by columns. ``tensors``: the
+    rank's tensors, each with the number of equal ones. Source: ``module/base.py`` (quantize_weight, cache).
+
+    0 if TE does not multiply in fp8, or with ``fp8_param_gather``: the two copies then replace the bf16 parameter, and
+    take its two bytes per element.
     """
     if not quantizes(setting) or job.option("fp8_param_gather"):
         return 0

@@ -99,7 +99,7 @@ def unused_gradients(job: TrainingJob, units_and_counts: Iterable[tuple[tuple[Lo
     ``units_and_counts``: the tensors of each distinct unit, and the number of equal units. Source: reducer.cpp,
     initialize_buckets, which reserves space for every parameter that requires a gradient.
     """
-    unused = [(t, count) for tensors, count in units_and_counts for t in tensors if t.waits]
+    unused = [(t, count) for tensors, count in units_and_counts for t in tensors if t.never_runs]
     return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in unused)
 
 

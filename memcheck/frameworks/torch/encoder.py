@@ -149,15 +149,17 @@ def _rows(ctx: Context) -> Value:
 def end_curve(encoder: Encoder, setting: Setting, is_returned: bool, inventory: bool) -> Curve:
     """Replay the encoder's last norm and return its memory curve.
 
-    Its output stays until every layer of the decoder has read it, and its gradient sums the gradients of all of them.
-    ``is_returned``: the model's output refers to it as well (``encoder_last_hidden_state``).
+    Its output stays until every layer of the decoder has read it. The gradient of its output sums the gradients of all
+    of these layers, which leave it for this unit's backward (``taken_gradient_bytes``). ``is_returned``: the model's
+    output refers to the encoder's output as well (``encoder_last_hidden_state``). ``inventory``: list each tensor.
     """
     shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
     code = encoder_code(setting.style)
     curve = replay(lambda ctx, x: code.end(ctx, encoder, x), setting, shape, dtype, inventory=inventory)
     dtype = setting.encoder_output_dtype or dtype
     output = rounded_bytes(shape, dtype)
-    curve = keeping(curve, output, (("encoder's output", shape, dtype, output, "activations", 1),))
+    entry = ("encoder's output", shape, dtype, output, "activations", 1)  # 1: one copy
+    curve = keeping(curve, output, (entry,))
     return curve._replace(
         taken_gradient_bytes=curve.output_gradient_bytes, until_backward_ends=output if is_returned else 0
     )

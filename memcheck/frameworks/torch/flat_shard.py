@@ -407,7 +407,7 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
         return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
     if tensor.part in job.freeze and job.lora is None:
         return False
-    if tensor.waits == "beside" and job.lora is None:  # it does not run, and is in the root's flat parameter
+    if tensor.never_runs == "beside" and job.lora is None:  # it is in the root's flat parameter
         return True
     if not tensor.trained or not job.freeze:
         return tensor.trained

@@ -166,9 +166,9 @@ def _estimated(
     """
     rank = torch_rank(rank_at_peak)
     peak = max([instant.allocated_bytes for instant in instants])
-    outside_lists = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
-    before = max([count for name, count in tops if name not in outside_lists])
-    lists = max([count for name, count in tops if name in outside_lists], default=0)
+    with_lists = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
+    live_elsewhere = max([count for name, count in tops if name not in with_lists])
+    lists = max([count for name, count in tops if name in with_lists], default=0)
     default_stream, other_streams = stream_peaks(rank_at_peak)
     engine = engine_of(job, rank.tensors.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
     if engine is not None:
@@ -177,12 +177,12 @@ def _estimated(
         largest=rank.step.largest_block,
         apart=max(0, default_stream + other_streams - peak) + rank_at_peak.resident.paged,
         others=other_streams,
-        before=before if lists > before else 0,
+        before=live_elsewhere if lists > live_elsewhere else 0,
         lists=lists,
     )
     unfilled = rank_at_peak.resident.unfilled
     if unfilled is not None:
-        freed = before - sum([count for _, count in rank_at_peak.resident.components])
+        freed = live_elsewhere - sum([count for _, count in rank_at_peak.resident.components])
         pools = pools._replace(unfilled=unfilled.among(freed), unfilled_most=unfilled.most)
     highest_name, _ = max(tops, key=lambda top: top[1])
     if pools.before and highest_name != "optimizer":

@@ -339,9 +339,10 @@ class Step:
         self.outputs = self.units[-1].first_curve.until_backward_ends if self.lifetimes.keeps_outputs else NOTHING
 
     def run(self) -> None:
-        """Record one step after the first one: all micro-batches, then the optimizer.
+        """Record one step after the first one: what the previous step left, all micro-batches, then the optimizer.
 
-        Resident tensors such as parameters and optimizer states are not recorded.
+        Each recorded micro-batch comes with the bytes that the other ones in flight hold (``StepSizes.held``). Resident
+        tensors such as parameters and optimizer states are not recorded.
         """
         self.recorder.hold("logits_and_loss", self.outputs)
         self.hold_layer_states()
@@ -349,9 +350,10 @@ class Step:
         self.hold_previous_graph(HOLD)
         self.parallel.begin_step()
         for micro_batch, held_by_others in zip(self.schedule.micro_batches, self.step_sizes.held, strict=True):
-            self.run_micro_batch(
-                micro_batch, held_by_others, muted=not micro_batch.first and self.schedule.all_forwards_first
-            )
+            # a later forward is recorded after an earlier backward, with its gradients; if the schedule runs all
+            # forwards first, that moment does not exist
+            muted = not micro_batch.first and self.schedule.all_forwards_first
+            self.run_micro_batch(micro_batch, held_by_others, muted=muted)
         self.recorder.mark("optimizer", "optimizer step")
 
     def run_micro_batch(self, micro_batch: MicroBatch, held_by_others: int, *, muted: bool) -> None:

@@ -183,12 +183,13 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
     own_modules = own_parts(job, vision) if vision is not None else {}
     has_tower_units = vision is None or not is_unsplit(job, vision)
 
-    def waits(name: str) -> str:
+    def group_of(name: str) -> str:
+        """Return the FSDP group of a tensor that never runs: ``layer`` or ``beside``."""
         if group == "beside":
             return "layer" if name.startswith(own_modules.get("beside", ("none",))) else group
         return group if has_tower_units and name.startswith(own_modules.get(IDLE, ("",))) else "beside"
 
-    return tuple(t._replace(trained=False, waits=waits(t.name) if t.trained else "") for t in tensors)
+    return tuple(t._replace(trained=False, never_runs=group_of(t.name) if t.trained else "") for t in tensors)
 
 
 def reaches(setting: Setting, block: Block) -> bool:

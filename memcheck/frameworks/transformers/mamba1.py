@@ -275,7 +275,7 @@ def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, 
     """Multiply two tensors that broadcast to ``shape``: ``left * right``.
 
     Each factor is saved if the other needs a gradient. A gradient is computed in the full shape, and then summed to its
-    factor's shape.
+    factor's shape. Both full products are made before the first sum, and each is freed after its own.
     """
     dtype = promote(left.dtype, right.dtype)
     out = tape.value(shape, dtype, "mul")
@@ -292,7 +292,7 @@ def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, 
                 continue
             factor_shape, factor_dtype = spec
             summed = tape.new(factor_shape, dtype, "sum")
-            products[i] = None
+            products[i] = None  # the last reference: the product is freed before the next sum
             is_cast = factor_dtype != dtype
             gradients.append(tape.new(factor_shape, factor_dtype, "to backward") if is_cast else summed)
         return gradients

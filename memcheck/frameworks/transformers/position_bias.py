@@ -23,8 +23,10 @@ cuda/attention_backward.cu, ``lastDimAligned``)."""
 def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Run attention with relative position biases (T5, MPNet), and return [batch, heads, sequence, v_head_dim].
 
-    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The memory-efficient kernel takes the biases as its
-    additive mask, and computes their gradient. Source: transformers 5.23 modeling_t5.py, T5Attention.
+    ``q``, ``k``: [batch, heads, sequence, head_dim], ``v``: [batch, heads, sequence, v_head_dim]. The memory-efficient
+    kernel takes the biases as its additive mask, and computes their gradient. ``attention.position_bias`` says where
+    they come from; the words are listed at that field of :class:`Attention`. Source: transformers 5.23 modeling_t5.py,
+    T5Attention.
     """
     if attention.position_bias == "given":
         return _attend_with_model_biases(ctx, attention, (q, k, v))
@@ -53,10 +55,11 @@ def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v
 
 
 def _biases(ctx: Context, attention: Attention, shape: tuple[int, ...], dtype: str) -> Value:
-    """Return the biases that are added to the scores, [1, heads, queries, keys].
+    """Return the biases that are added to the scores, by ``attention.position_bias``: [1, heads, queries, keys].
 
-    The first layer computes them. If later layers read them, too, this one returns them. With ``zeros`` a layer without
-    a table adds zeros.
+    The first layer of a stack computes them (``table``), or makes zeros (``zeros``), and returns them for later layers
+    (``shared``, ``shared-zeros``). A layer that has ``own`` or ``own-zeros`` makes them for itself. ``shape``: of the
+    biases. ``dtype``: of zeros.
     """
     tape, setting = ctx.tape, ctx.setting
     if attention.position_bias == "own":
@@ -145,9 +148,10 @@ def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool, named: 
 
 
 def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value], biases: Value) -> Value:
-    """Replay T5's eager_attention_forward on ``heads`` (q, k, v): [batch, sequence, heads * v_head_dim].
+    """Replay T5's eager_attention_forward, and return [batch, heads, sequence, v_head_dim].
 
-    One variable holds the scores, then each later result. ``biases``: added to the scores.
+    ``heads``: q, k and v, each [batch, heads, sequence, head_dim]. ``biases``: added to the scores, [1, heads, queries,
+    keys]. One variable holds the scores, then each later result.
     """
     tape, setting = ctx.tape, ctx.setting
     q, k, v = heads
@@ -219,8 +223,9 @@ def padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
-    """Run the memory-efficient attention kernel with an additive mask ``biases``: [batch, heads, sequence, v_head_dim].
+    """Run the memory-efficient attention kernel with an additive mask, and return [batch, heads, sequence, v_head_dim].
 
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. ``biases``: the mask, [1 or batch, heads, queries, keys].
     Autograd saves q, k, v, biases, output and logsumexp. The biases' gradient is computed for each sequence, and then
     summed over sequences.
     """
@@ -270,8 +275,10 @@ def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) ->
 
 
 def _attend_with_model_biases(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]) -> Value:
-    """Replay MPNetSelfAttention.forward: biases are added in place, and the scores are a variable during
-    the softmax.
+    """Replay MPNetSelfAttention.forward, and return [batch, heads, sequence, v_head_dim].
+
+    ``heads``: q, k and v, each [batch, heads, sequence, head_dim]. Biases are added in place, and the scores are a
+    variable during the softmax.
     """
     tape, setting = ctx.tape, ctx.setting
     q, k, v = heads

@@ -25,23 +25,26 @@ from memcheck.job.types import LLAMA_FACTORY, MS_SWIFT, OPEN_INSTRUCT, Objective
 
 
 class Batch:
-    """How the rows of a forward pass are cut for a loss."""
+    """Sizes of a forward pass and of the logits that its loss reads.
+
+    ``rows``: sequences of the pass. ``sequence``: tokens per row. ``vocab``: logits per token.
+    """
 
     __slots__ = ("completion", "rows", "sequence", "vocab")
 
     def __init__(self, ctx: Context, objective: Objective, vocab: int) -> None:
         self.rows, self.sequence, self.vocab = ctx.setting.batch, ctx.setting.sequence, vocab
         self.completion = max(1, self.sequence - objective.prompt_length)
-        """Scored tokens of a row."""
+        """Tokens per row after the prompt, whose log-probabilities count."""
 
     @property
     def whole(self) -> tuple[int, int, int]:
-        """All logits."""
+        """Shape of all logits: [rows, sequence, vocab]."""
         return (self.rows, self.sequence, self.vocab)
 
     @property
     def shifted(self) -> tuple[int, int, int]:
-        """Logits that predict a token of the row."""
+        """Shape of the logits that predict a token of the row: [rows, sequence - 1, vocab]."""
         return (self.rows, self.sequence - 1, self.vocab)
 
 
@@ -317,11 +320,15 @@ def _by_tag(tape: Tape, logits: Value, batch: Batch) -> list[Storage]:
 
 
 def _forward(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, Value]:
-    """Compute the logits in fp32, and the log-probabilities [rows, tokens] of their labels."""
+    """Replay LLaMA-Factory's ``get_batch_logps``; return fp32 logits and the log-probabilities of their labels.
+
+    ``box``: a list with the only reference to the model's outputs, which is taken out of it. ``batch``: sizes. Returns
+    logits [rows, sequence, vocab] and log-probabilities [rows, sequence - 1].
+    """
     tape = ctx.tape
     logits = cast(tape, box.pop().logits, "fp32", "logits in fp32")
     labels = tape.new(batch.shifted[:2], "int64", "labels")
-    mask = tape.new(batch.shifted[:2], "bool", "loss mask")
+    mask = tape.new(batch.shifted[:2], "bool", "loss mask")  # a variable to the end, and read after the gather alone
     scored = slices(tape, logits, batch.shifted)[0]
     # aten/native/cuda/SoftMax.cu, host_softmax: `input_.contiguous()`, which one row without its last token is
     contiguous_logits = tape.new(batch.shifted, "fp32", "logits without the last token") if batch.rows > 1 else None

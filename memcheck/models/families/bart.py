@@ -145,7 +145,7 @@ def _text_to_text(config: ConfigReader, kind: _Kind) -> Architecture:
             *norm_tensors(norm),
             *norm_tensors(encoder_final_norm),
         ),
-        ending=2 if encoder_final_norm is not None else 0,
+        ending=len(norm_tensors(encoder_final_norm)),
     )
     architecture = _encoder_decoder(config, layers, encoder, 0 if kind.sinusoids else position_rows)
     return kind.model(*architecture)._replace(
@@ -196,7 +196,7 @@ def read_whisper(config: ConfigReader) -> Architecture:
         dropout=layers.dropout,
         final_norm=encoder_final_norm,
         tensors=tensors,
-        ending=2,
+        ending=len(norm_tensors(encoder_final_norm)),
     )
     return _encoder_decoder(config, layers, encoder, decoder_positions)._replace(
         max_position_embeddings=decoder_positions,

@@ -15,7 +15,11 @@ NAMES = Names(
 
 
 def read(config: ConfigReader) -> Architecture:
-    """Read a configuration of ``model_type: gpt_neo``. Local layers hold another mask of the same size."""
+    """Read a configuration of ``model_type: gpt_neo``.
+
+    Global and local layers take the same memory: local ones hold another mask of the same size. What the flags say is
+    at the fields of :class:`FusedKernels`, :class:`EagerScores` and :class:`LayerVariables`.
+    """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("attention_types", "attention_layers", "window_size", "classifier_dropout", "gradient_checkpointing")
@@ -26,8 +30,8 @@ def read(config: ConfigReader) -> Architecture:
         PROJECTIONS,
         out_bias=True,
         rotary_dim=0,
-        kernels=KERNELS._replace(sdpa=False),
-        eager=EAGER._replace(scores_fp32=True, returned=True),
+        kernels=KERNELS._replace(sdpa=False),  # GPT_NEO_ATTENTION_CLASSES: eager and flash alone
+        eager=EAGER._replace(scores_fp32=True, returned=True),  # _attn: `query.to(torch.float32)`; returns its weights
         extension=HeldMask(size.positions),
         dropout=config.dropout("attention_dropout"),
     )
@@ -39,7 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(hidden, "ln_1"),
         mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=config.dropout("resid_dropout"),
-        variables=LayerVariables(norm=False, output=True, mlp_input=True),
+        variables=LayerVariables(norm=False, output=True, mlp_input=True),  # of GPTNeoBlock.forward, as in GPT-2
         dropout_place="inner",
     )
     return decoder(

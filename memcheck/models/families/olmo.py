@@ -109,7 +109,7 @@ def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = N
 
 
 def _post_norm(
-    config: ConfigReader, size: StackDimensions, spans: list[int | None], moe: Moe | None = None
+    config: ConfigReader, size: StackDimensions, windows: list[int | None], moe: Moe | None = None
 ) -> Architecture:
     """Build a decoder whose norms follow attention and MLP, with none before them.
 
@@ -132,4 +132,4 @@ def _post_norm(
         )
 
     final_norm = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)
-    return decoder(config, size, stack(spans, build_layer), tied=False, final_norm=final_norm)
+    return decoder(config, size, stack(windows, build_layer), tied=False, final_norm=final_norm)

@@ -80,7 +80,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
         final_norm=final_norm,
         final_dropout=dropout,
         tensors=norm_tensors(final_norm),
-        ending=1,
+        ending=len(norm_tensors(final_norm)),
         bias_heads=0 if table_per_layer else heads,
         path="encoder.block",
     )

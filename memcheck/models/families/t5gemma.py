@@ -57,7 +57,7 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=norm,
         final_dropout=dropout,
         tensors=(table, *norm_tensors(norm)),
-        ending=1,
+        ending=len(norm_tensors(norm)),
         rotary_dim=encoder_stack.size.head_dim,
         mask_windows=(encoder_stack.window,),
     )

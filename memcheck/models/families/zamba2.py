@@ -52,39 +52,37 @@ def read(config: ConfigReader) -> Architecture:
         mixer_output_norm=rms_norm(hidden, "mamba_decoder.input_layernorm"),
     )
     number = config.integer("num_mem_blocks", default=1)
-    blocks = in_turn(types, plain, hybrid, number, _named(config, types))
+    blocks = layers_with_shared_blocks(types, plain, hybrid, number, _named(config, types))
     rotary_dim = 2 * hidden // size.heads if config.flag("use_mem_rope") else 0
     return assemble(config, size, blocks, rotary_dim=rotary_dim)
 
 
-def in_turn(
+def layers_with_shared_blocks(
     types: tuple[str, ...], plain: Block, hybrid: Block, shared_blocks: int, adapted_layers: int
 ) -> tuple[tuple[Block, int], ...]:
-    """Return the layers as runs of (layer, how many).
+    """Return the layers as runs of (layer, how many), where hybrid layers share a few transformer blocks.
 
     ``types``: kind of every layer. ``plain``, ``hybrid``: the two layers. ``shared_blocks``: number of transformer
-    blocks that the hybrid layers use in turn. ``adapted_layers``: layers for which the shared blocks make low-rank
-    adapters.
+    blocks: the first hybrid layer uses the first block, the second the second, and so on in a circle. The last layer
+    that uses a block holds its tensors. ``adapted_layers``: hybrid layers for which the class makes low-rank adapters,
+    which may be more than the model has.
     """
-    hybrid_layers, seen = types.count("hybrid"), 0
+    hybrid_layers, hybrid_index = types.count("hybrid"), 0
     blocks: list[tuple[Block, int]] = []
     for kind in types:
         block = plain
         if kind == "hybrid":
-            block_index = seen % shared_blocks
-            seen += 1
-            # the last of each holds the tensors
-            other_uses = len(range(block_index, hybrid_layers, shared_blocks)) - 1
+            block_index = hybrid_index % shared_blocks
+            uses = len(range(block_index, hybrid_layers, shared_blocks))  # hybrid layers with this shared block
+            is_used_later = hybrid_index + shared_blocks < hybrid_layers
             block = hybrid._replace(
-                shared_with=SharedWith(later=seen <= hybrid_layers - shared_blocks, earlier=seen > shared_blocks),
-                extension=SparePairs(other_uses),
+                shared_with=SharedWith(later=is_used_later, earlier=hybrid_index >= shared_blocks),
+                extension=SparePairs(uses - 1),
             )
-            if not block.shared_with.later:
-                block = block._replace(
-                    extra_tensors=_with_idle(
-                        block, len(range(block_index, adapted_layers, shared_blocks)) - other_uses - 1
-                    )
-                )
+            if not is_used_later:
+                adapter_pairs = len(range(block_index, adapted_layers, shared_blocks))
+                block = block._replace(extra_tensors=_with_idle(block, adapter_pairs - uses))
+            hybrid_index += 1
         if blocks and blocks[-1][0] == block:
             blocks[-1] = (block, blocks[-1][1] + 1)
         else:

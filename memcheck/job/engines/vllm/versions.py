@@ -27,7 +27,7 @@ PATH = os.path.join(os.path.dirname(__file__), "versions.json")
 
 
 class Version(Record):
-    """One known version: its defaults, its words, and how its planner counts."""
+    """One version of vLLM that memcheck knows: its defaults, its model types, and how it plans the KV cache."""
 
     name: str
     share: float
@@ -113,7 +113,9 @@ MOST_LETTERS = 40
 
 
 def enclosing(name: str) -> tuple[Version, ...]:
-    """Return the known version of that name, or the two around it; one alone before the oldest or after the newest.
+    """Return the known version of vLLM of that name, or else its two known neighbours, the older first.
+
+    Before the oldest known version, and after the newest, there is only one neighbour.
 
     Raises:
         ValueError: ``name`` is no version.
