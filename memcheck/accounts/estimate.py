@@ -96,15 +96,19 @@ class RankEstimate(Record):
     """All instants of one pipeline rank (the worst of its data, tensor and expert peers)."""
 
     pipeline_rank: int
+    """Index of the pipeline stage, from 0."""
     instants: tuple[Instant, ...]
+    """The highest moment of each phase of a step, in order."""
     parameters: int
     """Number of parameters that this rank holds."""
     ledger: tuple[TensorGroup, ...] = ()
     """Every group of equal tensors that is live at the peak, the largest first; collected with an inventory."""
     formulas: tuple[Formula, ...] = ()
+    """The arithmetic of each component; collected with an inventory."""
     host_bytes: int = 0
     """Activations that this rank keeps in host memory."""
     pools: Pools = Pools()
+    """What decides how much the caching allocator holds beyond live tensors."""
 
     @property
     def largest(self) -> tuple[TensorGroup, ...]:

@@ -56,10 +56,13 @@ class Moment(Record):
     """The highest point of one instant, without the resident bytes."""
 
     name: str
+    """The instant, such as ``forward``, in the words of :attr:`memcheck.accounts.estimate.Instant.name`."""
     operation: str
+    """The operation during which the bytes were highest, in words."""
     bytes: int
+    """Live bytes."""
     live: Components
-    """In the order in which they were first held, those that are empty included."""
+    """Live bytes by component, in the order in which components were first held; empty ones are included."""
 
 
 class ResidentStates(Record):

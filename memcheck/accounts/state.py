@@ -232,14 +232,18 @@ def adapter_tensors(tensor: ParameterTensor, shape: tuple[int, ...], lora: Lora 
 
 
 class StateBytes(Record):
-    """Bytes that are resident on a rank for one unit of the model."""
+    """Bytes of the parameters of one unit of the model on a rank, and of what the optimizer keeps for them."""
 
     parameters: int = 0
+    """Base weights, in the dtype in which the model runs or is stored."""
     adapters: int = 0
+    """LoRA matrices and DoRA magnitudes."""
     gradients: int = 0
-    """While gradients exist."""
+    """Gradients, while they exist."""
     master_weights: int = 0
+    """Copies of the parameters on which the optimizer steps, mostly in fp32; 0 if it steps on the parameters."""
     optimizer_states: int = 0
+    """Moments of the optimizer, such as Adam's two per parameter."""
 
     def plus(self, other: StateBytes, times: int = 1) -> StateBytes:
         """Return the sum with ``times`` times ``other``."""

@@ -125,6 +125,7 @@ class ModelHead(Record):
     kind: str = "lm"
     """``lm`` | ``classification`` | ``token-classification`` | ``reward`` | ``embedding``."""
     labels: int = 0
+    """Classes that a classification head tells apart; 0 where there is no such head."""
 
     @property
     def columns(self) -> int:
@@ -133,12 +134,14 @@ class ModelHead(Record):
 
 
 class Evaluation(Record):
-    """The pass between steps."""
+    """The forward pass without gradients that a trainer runs between steps, to evaluate the model."""
 
     micro_batch_size: int
+    """Samples in one forward pass of a data-parallel rank."""
     sequence_length: int
-    """0: that of the training."""
+    """Tokens of a row; 0: as many as in training."""
     steps: int = 1
+    """Forward passes of one evaluation on a data-parallel rank."""
     keeps_logits: bool = False
     """Whether the logits of every evaluation step accumulate on the GPU until the evaluation is over."""
 
@@ -375,31 +378,45 @@ class TrainingJob(Record):
     architecture: Architecture | Rough
     framework: Framework
     framework_version: str | None
+    """Release of the framework that the plan states; None: not stated."""
     layout: Layout
     recipe: Recipe
+    """The dtype of each state, and of the computation."""
     optimizer: Optimizer
     micro_batch_size: int
+    """Samples in one forward pass of a data-parallel rank; :attr:`rows` counts their sequences."""
     sequence_length: int
+    """Tokens of a row, padding included."""
     gradient_accumulation_steps: int
+    """Micro-batches of each data-parallel rank per optimizer step."""
     method: str = "full"
+    """``full`` | ``lora`` | ``qlora``: which parameters are trained, and whether the frozen base is quantised."""
     base_format: str = ""
     """How the frozen base is stored, a word of ``memcheck.accounts.state``; empty: ``recipe.params``."""
     unread_share: float = 0.0
     """By which share of live bytes a step over this base may need more, for a fact that no plan states."""
     lora: Lora | None = None
+    """The adapters that are trained; None: there are none."""
     freeze: tuple[str, ...] = ()
+    """Parts of the model that are frozen, in the words of ``training.freeze``."""
     images: Images | None = None
     """Pictures of a sample; None: none are stated, so that a multimodal model's fill the sequence."""
     target_length: int = 0
     """Tokens of an encoder-decoder's labels, of each sample; 0: none are stated."""
     checkpointing: Checkpointing = Checkpointing()
     attention: str = "sdpa"
+    """The attention implementation, in the words of ``training.attention``."""
     loss: Loss = Loss()
     clip_grad_norm: bool = False
+    """The norm of all gradients is computed before the optimizer steps."""
     expert_imbalance: float = 1.0
+    """Tokens of the busiest expert-parallel rank over those of an average one."""
     compile: bool = False
+    """torch.compile runs; :meth:`compiles` says on which component."""
     expandable_segments: bool = False
+    """The caching allocator uses expandable segments."""
     parameter_offload: str = "none"
+    """Where parameters are while they are not used: ``none`` (on the GPU) | ``cpu`` | ``nvme``."""
     initialization: Initialization = Initialization()
     checkpoint: Checkpoint = Checkpoint()
     options: tuple[tuple[str, object], ...] = ()
@@ -420,6 +437,7 @@ class TrainingJob(Record):
     objective: Objective = Objective()
     head: ModelHead = ModelHead()
     evaluation: Evaluation | None = None
+    """The forward pass between steps; None: there is none."""
     sequences: str = "packed"
     """``packed`` | ``padded`` | ``masked`` | ``flattened`` (a micro-batch in one row)."""
     may_pad: bool = False
@@ -440,7 +458,7 @@ class TrainingJob(Record):
 
     @property
     def sequences_per_row(self) -> int:
-        """How many lie end to end in one."""
+        """How many sequences lie end to end in one row."""
         return self.rows if self.sequences == "flattened" else 1
 
     @property

@@ -41,6 +41,7 @@ class Encoder(Record):
     fixed_positions: bool = False
     """The table of positions is a parameter without a gradient."""
     embedding_norm: Norm | None = None
+    """The norm of the embedding's output; None: there is none."""
     embedding_scale: str = ""
     """Who multiplies the looked-up rows by a constant, in the words of ``Architecture.embedding_scale``."""
     words: int = 0
@@ -52,6 +53,7 @@ class Encoder(Record):
     dropout: float = 0.0
     """Probability of the dropout before the first layer."""
     final_norm: Norm | None = None
+    """The norm after the last layer; None: there is none."""
     final_dropout: float = 0.0
     """Probability of the dropout after the last norm."""
     tensors: tuple[ParameterTensor, ...] = ()
@@ -61,6 +63,7 @@ class Encoder(Record):
     bias_heads: int = 0
     """Heads for which a layer makes position biases that others read; 0 = none does."""
     path: str = "model.encoder.layers"
+    """Module path of the list of layers."""
 
     @property
     def stem(self) -> tuple[ParameterTensor, ...]:

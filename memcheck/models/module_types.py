@@ -173,11 +173,15 @@ class Attention(Record):
     """Softmax attention, grouped or not."""
 
     heads: int
+    """Query heads."""
     kv_heads: int
+    """Heads of keys and values; query heads share them in equal groups."""
     head_dim: int
+    """Elements of one head of queries and keys."""
     rotary_dim: int
     """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
     dropout: float
+    """Probability with which attention probabilities are dropped in training."""
     tensors: tuple[ParameterTensor, ...]
     """Every parameter of the module, its own norms included."""
     qkv_bias: bool
@@ -197,8 +201,11 @@ class Attention(Record):
     picked with an index list, and so copied); empty: q, k and v have a matrix each.
     """
     rotation: Rotation = HALF
+    """How queries and keys are rotated."""
     kernels: FusedKernels = KERNELS
+    """Which fused kernels the class can call."""
     eager: EagerScores = EAGER
+    """How eager attention computes its scores, where no fused kernel runs."""
     alibi: bool = False
     """Scores have ALiBi's bias, linear in the distance of two tokens."""
     chunked_window: bool = False
@@ -266,14 +273,21 @@ class LatentAttention(Record):
     """Multi-head latent attention (DeepSeek V2/V3)."""
 
     heads: int
+    """Heads of queries, keys and values."""
     q_lora_rank: int | None
+    """Width of the latent that queries are made of; None: they are made of the input by one matrix."""
     kv_lora_rank: int
+    """Width of the latent that keys and values are made of."""
     qk_nope_head_dim: int
+    """Elements of one head of queries and keys that are not rotated."""
     qk_rope_head_dim: int
+    """Elements of one head of queries and keys that are rotated; all heads share the keys' ones."""
     v_head_dim: int
+    """Elements of one head of values."""
     bias: bool
     """The matrices of the latents and the output have a bias."""
     dropout: float
+    """Probability with which attention probabilities are dropped in training."""
     rotary_interleaved: bool
     """Neighbouring dimensions are rotated as pairs, not the two halves of a head."""
     tensors: tuple[ParameterTensor, ...]
@@ -423,12 +437,15 @@ class Moe(Record):
     """A routed mixture of experts, with or without shared experts."""
 
     experts: int
+    """Number of routed experts in the layer."""
     experts_per_token: int
+    """Number of routed experts that each token is sent to."""
     width: int
     """Intermediate size of one expert."""
     gated: bool
     """Whether each expert has a gate, as :attr:`Mlp.gated` says of a feed-forward network."""
     activation: str
+    """Hugging Face's name of the experts' activation function: ``silu``, ``gelu_new``..."""
     bias: bool
     """The experts' matrices have biases."""
     router: str
@@ -437,7 +454,9 @@ class Moe(Record):
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups``
     (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4) | ``scaled`` (Gemma 4: of normed rows, times a scale per expert)."""
     tensors: tuple[ParameterTensor, ...]
+    """Every parameter of the module: router, routed and shared experts."""
     shared: SharedExperts = NO_SHARED_EXPERTS
+    """Experts that every token is sent to."""
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
     clamp: str = ""
@@ -446,6 +465,7 @@ class Moe(Record):
     (Step 3.7: the gate after its activation); empty: neither is.
     """
     routing: Routing = CHOSEN
+    """How the router computes its scores, and which experts it may choose."""
     scaled_output: bool = False
     """The routed output is multiplied by a constant (Step 3.7)."""
     adaptable: bool = True
@@ -518,8 +538,11 @@ class Mixer(Record):
     """A token mixer that is not softmax attention: Mamba-2, gated delta net, lightning attention."""
 
     kind: str
+    """Which recurrence runs: ``mamba2``, ``gated-delta-net``, ``lightning``, ``rg-lru``..."""
     heads: int
+    """Heads of values."""
     head_dim: int
+    """Elements of one head of values."""
     state_bytes_per_sequence: int
     """fp32 recurrent state (plus convolution state) that inference keeps per sequence."""
     width: int

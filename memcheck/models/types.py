@@ -119,15 +119,19 @@ class Block(Record):
     """One layer of the stack."""
 
     mixer: Attention | LatentAttention | Mixer | TowerAttention | None
+    """What mixes tokens: attention or a recurrence; None: the layer has a feed-forward network alone."""
     mlp: Mlp | Moe | None
+    """The feed-forward network; None: the layer has a mixer alone."""
     input_norm: Norm | None
     """The norm before the mixer."""
     mlp_norm: Norm | None
     """The norm before the feed-forward network (``post_attention_layernorm`` of Llama)."""
     mixer_output_norm: Norm | None = None
-    """After the mixer, before the residual sum (Gemma 2/3, GLM-4, OLMo 2)."""
+    """The norm after the mixer, before the residual sum (Gemma 2/3, GLM-4, OLMo 2)."""
     mlp_output_norm: Norm | None = None
+    """The norm after the feed-forward network, before the residual sum (Gemma 2/3, GLM-4, OLMo 2)."""
     cross: CrossAttention | None = None
+    """Cross attention between mixer and feed-forward network; None: there is none."""
     parallel: bool = False
     """Attention and feed-forward read the same residual and are added together."""
     residual: str = ""
@@ -135,12 +139,14 @@ class Block(Record):
     OPT-350m, BERT) | ``normed`` (the stream continues from the norm's output, not from its input: MiniMax, BLOOM on
     request); empty: norms read the stream and leave it as it is.
     """
-    dropout: float = 0.0  # of the residual stream
+    dropout: float = 0.0
+    """Probability of the dropout before the residual sums; ``dropout_place`` says where it is."""
     dropout_place: str = ""
     """Where the dropout is: ``mixer`` (after the mixer alone: XLM-RoBERTa XL, ALBERT) | ``inner`` (the last statement
     of both halves, whose arguments live until then: GPT-2, StarCoder 2); empty: after each half.
     """
     extra_tensors: tuple[ParameterTensor, ...] = ()
+    """Parameters of the layer outside mixer, feed-forward network and norms."""
     extension: PerLayer | HyperConnections | SparePairs | None = None
     """What one family's layer has in addition; what runs it is found by its type."""
     scaled_output: bool = False
@@ -148,11 +154,13 @@ class Block(Record):
     second_mixer: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
     shared_with: SharedWith = UNSHARED
+    """Whether earlier or later layers use the same tensors."""
     branch_scale: str = ""
     """What multiplies each branch before the residual sum: ``constant`` (Granite, MiniMax) | ``vector`` (InternViT:
     learned, in ``extra_tensors``) | ``tanh`` (Llama 3.2 Vision: tanh of one learned number per branch); empty: nothing.
     """
     variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
+    """Which results have a variable to the end of the layer's forward."""
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -207,12 +215,16 @@ class PictureBlock(Block):
 
 
 class Paths(Record):
-    """Where transformers keeps the parts of the model: what module patterns match."""
+    """Module paths at which transformers keeps the parts of the model, which module patterns match."""
 
     layers: str
+    """The list of layers, such as ``model.layers``."""
     embedding: str
+    """The token embedding, such as ``model.embed_tokens``."""
     positions: str
+    """The position embedding; empty: there is none."""
     head: str
+    """The output layer, such as ``lm_head``."""
 
 
 class Modalities(Record):
@@ -280,8 +292,11 @@ class Architecture(Record):
     """A whole causal language model."""
 
     model_type: str
+    """Hugging Face's name of the family, such as ``llama``."""
     hidden_size: int
+    """Elements per token of the residual stream."""
     vocab_size: int
+    """Rows of the output layer; the token embedding has ``extra_rows`` more."""
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal consecutive blocks, in order: ``((dense, 3), (moe, 58))``."""
     embedding_size: int
@@ -289,6 +304,7 @@ class Architecture(Record):
     tie_word_embeddings: bool
     """The head multiplies by the token embedding's matrix."""
     final_norm: Norm | None
+    """The norm after the last layer; None: there is none."""
     max_position_embeddings: int
     """0 = unbounded (ALiBi, no positions)."""
     rotary_dim: int
@@ -299,6 +315,7 @@ class Architecture(Record):
     extra_rows: int = 0
     """Rows of the embedding that the head has not (Llama 3.2 Vision)."""
     embedding_norm: Norm | None = None
+    """The norm of the embedding's output; None: there is none."""
     learned_positions: int = 0
     """Rows of a learned position table; 0 = none."""
     head_bias: bool = False
@@ -313,6 +330,7 @@ class Architecture(Record):
     (ESM: the model's forward, by the share of tokens that are not masked); empty: nobody.
     """
     embedding_dropout: float = 0.0
+    """Probability of the dropout of the embedding's output."""
     rotary_tables: int | tuple[int, ...] = 1
     """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one. Widths, where these differ."""
     mask_windows: tuple[int | None, ...] = ()

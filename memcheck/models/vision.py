@@ -109,6 +109,7 @@ class Vision(Record):
     kind: str
     """``module:name`` of its forward passes: in ``FORWARDS`` of a module of :mod:`memcheck.families.towers`."""
     hidden: int
+    """Elements of one of the tower's rows."""
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal layers that run with a graph, in order."""
     channels: int
@@ -120,6 +121,7 @@ class Vision(Record):
     stem: tuple[ParameterTensor, ...]
     """Patch embedding, positions, and what else runs before the layers."""
     projector: tuple[ParameterTensor, ...]
+    """Parameters of what makes image tokens of the tower's rows."""
     hooked: bool
     """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
     frozen tower part of the graph."""

@@ -31,7 +31,7 @@ from memcheck.frameworks.megatron.bridge_adapters import (
     is_bridged,
     normalised_column,
 )
-from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, gather_sequence, scatters
+from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, gather_sequence, is_sequence_parallel
 from memcheck.frameworks.megatron.tensors import whole_block
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Norm
@@ -194,7 +194,7 @@ def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str)
     layer returns them (``clear_tensor_data(ln_out)``). Backward adds the layer's gradient and the adapter's into a
     third tensor.
     """
-    tape, gathers_input = ctx.tape, scatters(ctx)
+    tape, gathers_input = ctx.tape, is_sequence_parallel(ctx)
     if spec is None:
         return gather_sequence(ctx, x, label + " all-gather") if gathers_input else x
     weight, bias = ctx.norm_weight(spec, label + ".layer_norm")

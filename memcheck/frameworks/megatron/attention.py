@@ -22,11 +22,11 @@ from memcheck.frameworks.megatron.linear import (
     Projection,
     column,
     gather_sequence,
+    is_sequence_parallel,
     norm,
     projection,
     replicated,
     row,
-    scatters,
     uses_te,
 )
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
@@ -249,7 +249,7 @@ def latent_attention(
     rows = combined.shape[0]
     kv, k_rotary = tape.views(combined, (rows, attention.kv_lora_rank), (rows, attention.qk_rope_head_dim))
     del combined
-    if scatters(ctx):
+    if is_sequence_parallel(ctx):
         k_rotary = gather_sequence(ctx, k_rotary, "gather k_pos_emb")
     kv_up = projection(
         ctx,

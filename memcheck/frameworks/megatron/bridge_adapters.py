@@ -18,7 +18,7 @@ from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.operator import add, dropout, operator, scale
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, scatters
+from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, is_sequence_parallel
 from memcheck.models.types import Norm
 
 OPTION, MCORE_BRIDGE = "bridge_backend", "mcore-bridge"
@@ -76,7 +76,7 @@ def normalised_column(ctx: Context, x: Value, projection: Projection, label: str
     (``layernorm_linear.py``, return_layernorm_output). Its backward runs when both outputs have their gradients: that
     of the product is live until then. The adapter's gradient is added after the reduce-scatter.
     """
-    tape, gathers_input = ctx.tape, scatters(ctx)
+    tape, gathers_input = ctx.tape, is_sequence_parallel(ctx)
     shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight, bias = ctx.norm_weight(spec, label + ".layer_norm")
@@ -124,7 +124,7 @@ def bridged_row(ctx: Context, x: Value, base: Value, name: str) -> Value:
     """
     adapter = _adapter(ctx)
     low_rank = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
-    if scatters(ctx):
+    if is_sequence_parallel(ctx):
         low_rank = _reduce_scatter(ctx, low_rank)
     update = _product(ctx, low_rank, name + OUT, (base.shape[-1],))
     del low_rank
@@ -176,7 +176,7 @@ def _product(ctx: Context, x: Value, name: str, rows: tuple[int, ...]) -> Value:
 
 def _column_product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
     """Compute a column-parallel layer: under sequence parallelism it gathers all tokens' input, in backward again."""
-    if not scatters(ctx):
+    if not is_sequence_parallel(ctx):
         return _product(ctx, x, name, (outputs,))
     tape = ctx.tape
     weight = ctx.register(

@@ -115,13 +115,15 @@ FUSED_SCALES_SINCE = (2, 14)
 
 
 class Dtypes(Record):
-    """Bytes of one element of each state."""
+    """Bytes that one trained parameter takes in each state: itself, gradient, master copy, optimizer states."""
 
     parameter: int
     gradient: int
+    """Bytes in the buffer of main gradients."""
     master: float
     """0 when the parameters are their own master copy; 2 when only the remainders of fp32 are stored."""
     states: tuple[int, ...]
+    """Bytes in each state of the optimizer, such as Adam's two moments."""
 
 
 def distributed(job: TrainingJob) -> bool:
@@ -143,15 +145,18 @@ def optimizer_ranks(job: TrainingJob, *, expert: bool) -> int:
 
 
 class DtypeNames(Record):
-    """The dtypes of each state."""
+    """The dtypes of a trained parameter, its main gradient, its master copy and its optimizer states."""
 
     parameter: str
     gradient: str
     master: str
+    """``none`` when the parameters are their own master copy, or :data:`REMAINDERS`."""
     states: tuple[str, ...]
+    """One dtype for each state of the optimizer, such as Adam's two moments."""
 
 
 REMAINDERS = "16 bits of fp32"
+"""Master copy that stores only the lower 16 bits of fp32: the bf16 parameter has the upper ones."""
 
 
 def main_gradient(job: TrainingJob) -> str:
@@ -227,7 +232,7 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
 
     ``tensors``: the trained parameters of one optimizer: the dense ones, or the experts (``expert``). The distributed
     optimizer keeps parameters and gradients in padded buffers, and a shard of master weights and states. Without it all
-    tensors are whole. ``on_device_share``: the fraction of states that optimizer offload leaves on the GPU.
+    tensors are whole. Optimizer offload leaves only a share of the states on the GPU (:func:`on_device_share`).
     """
     if job.optimizer.name == "muon":
         return muon_bytes(job, tensors, expert=expert)

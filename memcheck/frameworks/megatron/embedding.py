@@ -14,7 +14,7 @@ from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.operator import GRAD_UNCHANGED, copy, dropout, operator
 from memcheck.autograd.tensor import Parameter, Storage, ceil_div
 from memcheck.frameworks.megatron.attention import hidden_dropout
-from memcheck.frameworks.megatron.linear import scatters
+from memcheck.frameworks.megatron.linear import is_sequence_parallel
 from memcheck.record import Record
 
 
@@ -74,7 +74,7 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     Under sequence parallelism each tensor rank has 1/tp of the tokens afterwards.
     """
     tape, setting, tp = ctx.tape, ctx.setting, ctx.tp
-    scatters_tokens = scatters(ctx)
+    scatters_tokens = is_sequence_parallel(ctx)
     # the embedding reduce-scatters by itself unless positions are added in between
     scatters_first = scatters_tokens and embedding.positions == 0
     x = _table(ctx, embedding)

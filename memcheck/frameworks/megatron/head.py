@@ -13,7 +13,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, ceil_div
-from memcheck.frameworks.megatron.linear import fuses_wgrad, norm, scatters
+from memcheck.frameworks.megatron.linear import fuses_wgrad, is_sequence_parallel, norm
 from memcheck.frameworks.megatron.loss import cross_entropy, implementation
 from memcheck.models.types import Norm
 from memcheck.record import Record
@@ -110,7 +110,7 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
     gradient has died.
     """
     tape, setting = ctx.tape, ctx.setting
-    gathers_input = scatters(ctx)
+    gathers_input = is_sequence_parallel(ctx)
     shape, dtype = hidden.shape, hidden.dtype
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight = Parameter(

@@ -29,15 +29,20 @@ class State(Record):
     """One kind of resident state: how many bytes an element has, and over how many ranks it is divided."""
 
     component: str
+    """The component that the state's bytes count in, such as ``optimizer_states``."""
     label: str
-    """In front of a tensor's name."""
+    """What the inventory writes before a tensor's name."""
     dtypes: tuple[str, ...]
+    """Dtypes of the tensors that the state has for each parameter tensor."""
     sizes: tuple[float, ...]
+    """Bytes per element of each of these tensors."""
     ways: int
+    """Ranks over which the state of a dense tensor is divided."""
     expert_ways: int
+    """Ranks over which the state of an expert's tensor is divided."""
 
     def parts(self, tensor: LocalTensor) -> int:
-        """Over how many ranks one tensor's is divided."""
+        """Return over how many ranks the state of one tensor is divided."""
         return self.expert_ways if tensor.expert else self.ways
 
     def bytes(self, tensor: LocalTensor) -> int:

@@ -41,8 +41,8 @@ def quantizes(setting: Setting) -> bool:
     return bool(setting.option("fp8_format")) and uses_te(setting)
 
 
-def scatters(ctx: Context) -> bool:
-    """Sequence parallelism is in force."""
+def is_sequence_parallel(ctx: Context) -> bool:
+    """Say whether each tensor-parallel rank has only a part of the tokens between layers (sequence parallelism)."""
     return ctx.setting.sequence_parallel and ctx.tp > 1
 
 
@@ -121,7 +121,7 @@ def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Nor
                 base = _local_column(ctx, x, projection, label)
             if is_bridged(ctx.setting):
                 return bridged_column(ctx, x, base, projection.weight.name, projection.weight.shape[0])
-            gathered = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
+            gathered = gather_sequence(ctx, x, label + " adapter all-gather") if is_sequence_parallel(ctx) else x
             del x
             return column_adapter(ctx, gathered, base, projection.weight.name, projection.weight.shape[0], ctx.tp)
     if uses_te(ctx.setting):
@@ -137,7 +137,7 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
     gathers them again in backward. Source: TransformerEngine pytorch/module/layernorm_linear.py.
     """
     tape = ctx.tape
-    gathers_input = scatters(ctx)
+    gathers_input = is_sequence_parallel(ctx)
     x_shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
     norm_weight, norm_bias = ctx.norm_weight(spec, label + ".layer_norm")
@@ -202,7 +202,7 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
     buffer, which allocates nothing here (tensor_parallel/layers.py).
     """
     tape = ctx.tape
-    gathers_input = scatters(ctx)
+    gathers_input = is_sequence_parallel(ctx)
     x_shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
     out = tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label)
@@ -260,7 +260,7 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
     saves ``x`` itself, which the attention saves anyway, and no fp8 copy (set_save_original_input of linear_proj).
     """
     tape = ctx.tape
-    scattered = scatters(ctx)
+    scattered = is_sequence_parallel(ctx)
     x_shape, dtype = x.shape, x.dtype
     full_shape = (*x_shape[:-1], projection.weight.shape[0])
     weight = projection.weight

@@ -26,9 +26,9 @@ from memcheck.frameworks.megatron.linear import (
     gather_sequence,
     gradient_in_fp8,
     in_fp8,
+    is_sequence_parallel,
     quantizes,
     rows_in_fp8,
-    scatters,
     uses_te,
 )
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
@@ -447,7 +447,7 @@ def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) 
     def forward(ctx: Context, inputs: tuple[Value, ...]) -> Value:
         """Run the shared experts, on all tokens if they gather these themselves, and gate their output."""
         (x,) = inputs
-        if overlaps_shared_experts(ctx) and scatters(ctx):
+        if overlaps_shared_experts(ctx) and is_sequence_parallel(ctx):
             out = _on_all_tokens(ctx, dense, x)
         else:
             out, _ = mlp(ctx, dense, x, None, "mlp.shared_experts")
@@ -484,4 +484,4 @@ def _gate_shared_experts(ctx: Context, x: Value, out: Value) -> Value:
     return mul(tape, out, score, "gated shared experts")
 
 
-__all__ = ["experts", "moe", "permute", "scatters", "unpermute"]
+__all__ = ["experts", "is_sequence_parallel", "moe", "permute", "unpermute"]

@@ -71,10 +71,13 @@ class RankPattern(Record):
     """A rank without its sizes: only which sizes are not zero. Ranks of equal pattern share one recorded step."""
 
     chunks: tuple[tuple[UnitsPattern, ...], ...]
+    """Groups of equal units of each model chunk, in forward order."""
     edges: tuple[bool, ...]
     """Which of the sizes of :class:`_Edges` are not zero."""
     keeps_warm_input: bool
+    """See :attr:`Rank.keeps_warm_input`."""
     exchanged: int
+    """See :attr:`Rank.exchanged`."""
     saves: bool
     """Every chunk keeps something of a micro-batch in flight."""
 
@@ -192,12 +195,16 @@ INPUT_AND_GRADIENT = 2
 
 
 class _ChunkBytes(Record):
-    """Bytes of a model chunk. The last three are upper bounds."""
+    """Bytes of a model chunk for one micro-batch. All but ``saved`` are upper bounds."""
 
     saved: int
+    """Tensors that are saved for backward."""
     forward_peak: int
+    """Most live bytes in the chunk's forward."""
     backward_peak: int
+    """Most live bytes in the chunk's backward."""
     kept_between_passes: int
+    """Bytes that stay when the backward is over (``Curve.until_backward_ends``)."""
 
 
 def _chunk_bytes(units: Sequence[Unit]) -> _ChunkBytes:
@@ -281,9 +288,12 @@ class _UnitGroup(Record):
     """Equal units, with the indices of their sizes."""
 
     kind: str
+    """The unit's kind, such as ``embedding``, ``block`` or ``head``."""
     curve: NamedCurve
     extra: Extra
+    """Indices of the sizes that Megatron-FSDP adds in forward and backward."""
     times: int
+    """Number of the units."""
 
 
 class _Edges(Record):

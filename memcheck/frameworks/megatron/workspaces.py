@@ -37,16 +37,24 @@ YARN_POSITIONS = 4096
 
 
 class Workspaces(Record):
-    """Persistent bytes in addition to the model, by what they are."""
+    """Bytes of buffers that Megatron keeps on one rank in addition to the model, from the first step on."""
 
     cublas: int = 0
+    """Workspaces of matrix products, TransformerEngine's and torch's."""
     global_buffer: int = 0
+    """Megatron's global memory buffer, which gathered inputs share."""
     dummy_gradients: int = 0
+    """Unused weight gradients that fused products return to autograd, one for each shape."""
     rotary: int = 0
+    """Cached tables of rotary frequencies."""
     masks: int = 0
+    """The causal mask that TE's unfused softmax caches."""
     batch: int = 0
+    """The input of one micro-batch: token ids, labels, positions and loss mask."""
     deferred: int = 0
+    """Logit gradients and inputs that wait for the deferred gradient of the output layer's weight."""
     fp8_weights: int = 0
+    """fp8 copies of TE's weights."""
 
     def components(self) -> tuple[tuple[str, int], ...]:
         """Return bytes by component."""

@@ -277,13 +277,12 @@ class ChunkStep(Step):
     """Records the passes of one chunk, whose stage is a root of FSDP2's by itself."""
 
     def __init__(self, options: StepOptions, step_units: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
-        """Set the state before a step: no split backward runs, and no gradients wait for FSDP2's hooks.
-
-        ``split``: the running backward computes the inputs' gradients first, and the weights' later. ``unreduced``:
-        gradients of a split backward are live that the hooks have not reduced.
-        """
+        """Set the state before a step: no split backward runs, and no gradients wait for FSDP2's hooks."""
         super().__init__(options, step_units, recorder, parallel)
-        self.split = self.unreduced = False
+        self.split = False
+        """The running backward computes the inputs' gradients first, and the weights' later."""
+        self.unreduced = False
+        """Gradients of a split backward are live that the hooks have not reduced."""
 
     def run_pass(self, chunk_pass: ChunkPass, other_bytes: int) -> None:
         """Record one micro-batch's pass through the chunk, whose backward is split or whole.
