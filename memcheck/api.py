@@ -29,6 +29,7 @@ IN_MEMORY = "<plan>"
 """The path that reports show for a plan that is no file."""
 HARDWARE = {"gpu": "gpu", "gpus_per_node": "gpus_per_node", "nodes": "nodes", "host_memory_gib": "host_memory"}
 """Keyword to the word that a config's reader takes."""
+TEXT_HELP = "a string is a path; pass the text of a plan as a mapping: yaml.safe_load(text)"
 SEARCH_S = 20.0
 """Seconds of a search, unless the caller says more."""
 
@@ -161,8 +162,10 @@ def _source(plan: PlanOrConfig) -> tuple[str, bytes]:
     path = os.fspath(plan)
     try:
         return path, read_bytes(path)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        help = TEXT_HELP if "\n" in path or ": " in path else ""
+        raise UsageError(f"cannot read {path.splitlines()[0] if path else 'an empty path'}: {reason}", help) from None
 
 
 def _gate(

@@ -95,6 +95,15 @@ def test_wrong_plans_are_findings_and_wrong_calls_are_errors(tmp_path: Path, pla
         memcheck.estimate({"memcheck": 1, "model": object()})
 
 
+@pytest.mark.parametrize("text", ["model: llama-3.1-8b\nhardware: {gpu: h100}\n", "model: llama-3.1-8b", "a: \0"])
+def test_the_text_of_a_plan_is_no_path(text: str) -> None:
+    """A string is a path: whoever passes the text of a plan is told what to pass."""
+    with pytest.raises(memcheck.UsageError) as raised:
+        memcheck.check(text)
+    assert "yaml.safe_load(text)" in str(raised.value.help)
+    assert "\n" not in str(raised.value)
+
+
 def test_answers_cannot_be_changed(plan: Path) -> None:
     """An answer is a value."""
     with pytest.raises(ValidationError, match="frozen"):
