@@ -28,8 +28,13 @@ export async function keepOffline(told: (state: Offline) => void): Promise<void>
   look();
 }
 
+/** A browser lets an older build finish its requests, and may wait for minutes. The page is loaded again after this long. */
+const TAKE_OVER_MS = 5_000;
+
 /** Change to the newer build that waits, and load the page again. */
 export function takeNewer(): void {
-  navigator.serviceWorker.addEventListener("controllerchange", () => location.reload(), { once: true });
+  const reload = (): void => location.reload();
+  navigator.serviceWorker.addEventListener("controllerchange", reload, { once: true });
+  setTimeout(reload, TAKE_OVER_MS);
   waiting?.postMessage("take over");
 }

@@ -50,7 +50,7 @@ export default function ModelBox({ models, value, set, describedBy }: Props) {
       <label class="unseen" {...box.getLabelProps()}>Model</label>
       <input {...box.getInputProps({
         ref: input,
-                "aria-describedby": describedBy,
+        "aria-describedby": describedBy,
         onKeyDown: (event: KeyboardEvent) => {
           if (event.key === "Enter" && box.highlightedIndex < 0 && typed) set(typed);
         },

@@ -1,7 +1,7 @@
 /** Quiet signs in the header: without a network, and a newer page that waits for the reader. */
 import { effect, signal } from "@preact/signals";
 import { keepOffline, takeNewer } from "../engine/offline.ts";
-import { ready } from "../session.ts";
+import { engine, ready } from "../session.ts";
 
 const online = signal(navigator.onLine);
 const newer = signal(false);
@@ -17,11 +17,17 @@ export function watchNetwork(): void {
   });
 }
 
+/** End the engine, whose requests would keep the older build at work, and change to the newer one. */
+function change(): void {
+  engine()?.close();
+  takeNewer();
+}
+
 export function NetworkState() {
   return (
     <>
       {!online.value && <span class="status" title="The page works without a network"><span class="dot off" /><span>offline</span></span>}
-      {newer.value && <button type="button" class="small-button" onClick={takeNewer}>New version: reload</button>}
+      {newer.value && <button type="button" class="small-button" onClick={change}>New version: reload</button>}
     </>
   );
 }
