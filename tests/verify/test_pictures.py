@@ -81,7 +81,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "config"), zip(LAYOUTS, itertools.cycle(["llava", "gemma3", "gemma3"]), strict=False))
+@pytest.mark.parametrize(
+    ("name", "config"), list(zip(LAYOUTS, itertools.cycle(["llava", "gemma3", "gemma3"]), strict=False))
+)
 def test_every_moment_is_predicted(name: str, config: str) -> None:
     """No moment of a step is more than 0.5 % below the traced one, but for copies of outputs that DDP makes."""
     step = STEPS["gemma3, FSDP2 of accelerate" if config == "gemma3" else "llava, FSDP2"]
