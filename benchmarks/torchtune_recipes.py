@@ -18,6 +18,7 @@ import yaml
 
 from memcheck.configs.config_file import load_yaml
 from memcheck.configs.importing import import_config
+from memcheck.configs.plan_text import nested
 from memcheck.configs.torchtune_launch import SHIPPED
 from memcheck.configs.types import ReadSetting
 
@@ -33,14 +34,8 @@ COMMON = 0.5
 
 def said(name: str, values: dict[str, Any]) -> object:
     """What the reader says to these flat keys."""
-    nested: dict[str, Any] = {}
-    for key, value in values.items():
-        *sections, last = key.split(".")
-        table = nested
-        for each in sections:
-            table = table.setdefault(each, {})
-        table[last] = value
-    found = import_config(f"{name}.yaml", yaml.safe_dump(nested).encode(), STATED, format="torchtune")
+    config = yaml.safe_dump(nested(values)).encode()
+    found = import_config(f"{name}.yaml", config, STATED, format="torchtune")
     settings = {key: str(each.value) for key, each in found.settings.items()}
     return settings, sorted(each.message for each in (*found.notes, *found.problems))
 

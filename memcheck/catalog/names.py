@@ -233,27 +233,7 @@ def find_gpu(name: str) -> Gpu:
     except UnknownNameError as error:
         _explain(error, name)
         raise
-    return Gpu(
-        name=canonical,
-        memory_bytes=record["memory_bytes"],
-        arch=record.get("arch"),
-        bf16_tflops=record.get("bf16_tflops"),
-        fp16_tflops=record.get("fp16_tflops"),
-        fp8_tflops=record.get("fp8_tflops"),
-        hbm_gbs=record.get("hbm_gbs"),
-        nvlink_gbs=record.get("nvlink_gbs"),
-        gpus_per_node=record.get("gpus_per_node"),
-        source=record["source"],
-        fp32_tflops=record.get("fp32_tflops"),
-        multiprocessors=record.get("multiprocessors"),
-        bf16_efficiency=record.get("bf16_efficiency"),
-        fp8_efficiency=record.get("fp8_efficiency"),
-        nvlink_gpus=record.get("nvlink_gpus"),
-        pcie_gbs=record.get("pcie_gbs"),
-        network_gbs=record.get("network_gbs"),
-        peer_access=record.get("peer_access", True),
-        context_read=record.get("context_read", False),
-    )
+    return Gpu(name=canonical, **{field: record[field] for field in Gpu._fields if field in record})
 
 
 def _explain(error: UnknownNameError, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.types import ReadSetting
@@ -22,30 +22,24 @@ def plan_text(settings: dict[str, ReadSetting], *, schema: str = "") -> str:
         below = {key: each for key, each in settings.items() if key.partition(".")[0] == section}
         if below and len(lines) > 1:
             lines.append("")
-        lines += _lines(_tree(below), 0)
+        lines += _lines(nested(below), 0)
     return "\n".join(lines) + "\n"
 
 
 def plan_values(settings: dict[str, ReadSetting]) -> dict[str, Any]:
     """A plan of these settings, as nested mappings of plain values."""
-    tree: dict[str, Any] = {"memcheck": 1}
-    for key, setting in settings.items():
-        *sections, name = key.split(".")
-        table = tree
-        for each in sections:
-            table = table.setdefault(each, {})
-        table[name] = setting.value
-    return tree
+    return {"memcheck": 1, **nested({key: setting.value for key, setting in settings.items()})}
 
 
-def _tree(settings: dict[str, ReadSetting]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted keys as nested mappings: ``{"training.seed": 1}`` is ``{"training": {"seed": 1}}``."""
     tree: dict[str, Any] = {}
-    for key, setting in settings.items():
+    for key, value in values.items():
         *sections, name = key.split(".")
         table = tree
         for section in sections:
             table = table.setdefault(section, {})
-        table[name] = setting
+        table[name] = value
     return tree
 
 

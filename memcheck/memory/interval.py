@@ -104,11 +104,10 @@ def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | 
     reserved_errors = RelativeErrors(below=errors.below * live_share, above=errors.above * live_share)
     held = shares.held_of(allocated, figures.pools)
     seen_low, seen_high = _interval_bytes(held, reserved_errors, reserved_base, outside)
-    if capacity is not None and LENGTHS_VARY in kinds.allocator:
-        # each new length makes segments: 48 steps held up to 3.7 times what is live
-        seen_high = max(seen_high, capacity)
     if capacity is not None:  # nothing above the capacity is seen, unless the plan needs it
-        seen_low, seen_high = min(seen_low, capacity), min(seen_high, capacity)
+        seen_low = min(seen_low, capacity)
+        # rows of new lengths make segments of their own: 48 steps held up to 3.7 times what is live
+        seen_high = capacity if LENGTHS_VARY in kinds.allocator else min(seen_high, capacity)
     seen = (max(seen_low, needed_low), max(seen_high, needed_high))
     return Intervals(needed=(needed_low, needed_high), seen=seen)
 

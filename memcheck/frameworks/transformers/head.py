@@ -446,7 +446,7 @@ def head_unit(
 ) -> Unit:
     """Build the account of final norm, head and loss: their tensors, and their memory curves under autograd.
 
-    ``adds``: with gradient accumulation some micro-batch adds to gradients that exist; its curve is ``again``.
+    ``adds``: with gradient accumulation some micro-batch adds to gradients that exist; its curve is ``later_curve``.
     """
     dtype = setting.residual_dtype or setting.param_dtype
     first_curve = _cached_curve(head, setting, dtype, inventory=inventory)
