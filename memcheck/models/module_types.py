@@ -253,8 +253,6 @@ class Attention(Record):
     ``shared-zeros`` (those zeros). UMT5: ``own`` (each layer has a table) | ``own-zeros`` (each layer makes zeros).
     MPNet: ``given`` (the model makes them for every sequence).
     """
-    key_bias: bool = True
-    """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
 
 
 class Indexer(Record):
@@ -350,7 +348,7 @@ class ExpandedFalconAttention(FalconAttention):
 
 
 class WhisperAttention(Attention):
-    """Attention that copies queries, keys and values head by head (Whisper)."""
+    """Attention that copies queries, keys and values head by head, and whose keys' matrix has no bias (Whisper)."""
 
 
 class LateGateAttention(Attention):
@@ -388,14 +386,8 @@ class Mlp(Record):
     """Whether the network's statements stand in the layer's own forward: one variable holds the input, then each result
     (OPT).
     """
-    scaled_output: bool = False
-    """The output is multiplied by a learned number."""
     inner_dropout: float = 0.0
     """In front of the last matrix (GTE, ModernBERT)."""
-    copied: bool = False
-    """Whether the input rows are not contiguous in memory. The gate and up products each copy them (Ovis 2's tower);
-    the second product copies its gradient (Phi-4's).
-    """
     clamp: str = ""
     """See :attr:`Moe.clamp`."""
     adaptable: bool = True
@@ -504,6 +496,14 @@ class LatentMoe(Moe):
 
 class ClippedMlp(Mlp):
     """A network that clamps inputs and outputs of its matrices between learned bounds (Gemma 4's tower)."""
+
+
+class CopiedInputMlp(Mlp):
+    """A gated network whose input rows lie apart in memory: the products of gate and up each copy them (Ovis 2)."""
+
+
+class CopiedGradientMlp(Mlp):
+    """A network whose output lies apart in memory: the second product copies its gradient (Phi-4's tower)."""
 
 
 class FalconH1Mlp(Mlp):

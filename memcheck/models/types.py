@@ -149,8 +149,6 @@ class Block(Record):
     """Parameters of the layer outside mixer, feed-forward network and norms."""
     extension: PerLayer | HyperConnections | SparePairs | None = None
     """What one family's layer has in addition; what runs it is found by its type."""
-    scaled_output: bool = False
-    """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     second_mixer: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
     shared_with: SharedWith = UNSHARED
@@ -175,6 +173,10 @@ class AltUpBlock(Block):
 
     The corrected first stream is multiplied by a vector before the per-layer input.
     """
+
+
+class Gemma4Block(Block):
+    """A layer whose output is multiplied in place by a buffer of one number (Gemma 4)."""
 
 
 class UnscaledAltUpBlock(AltUpBlock):
@@ -339,15 +341,9 @@ class Architecture(Record):
     """Positions are looked up for every sequence (OPT), not once for all."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
     """Tensors outside blocks, embedding, head and final norm (OPT's projections)."""
-    per_layer: PerLayer | None = None
-    """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
     streams: int = 1
     """Streams of hidden states that layers hand to each other (Gemma 3n, DeepSeek V4)."""
-    biases: tuple[int, int] = (0, 0)
-    """Rows and heads of a table of relative positions, of which biases of all layers' scores are made (MPNet)."""
     embedding_module: EmbeddingModule = INLINE
-    checkpointable: bool = True
-    """The class's layers can be checkpointed (ALBERT's cannot)."""
     head_layer: HeadLayer = NO_HEAD_LAYER
     pooling: Pooling | None = None
     """What an encoder has in front of labels."""
@@ -391,6 +387,24 @@ class Architecture(Record):
         return sum(n for _, n in self.blocks)
 
     @property
+    def checkpointable(self) -> bool:
+        """Whether the class's layers can be checkpointed."""
+        return True
+
+    @property
+    def biases(self) -> tuple[int, int]:
+        """Rows and heads of a table of relative positions, of which the model makes biases of all layers' scores;
+        (0, 0): there is no such table.
+        """
+        return (0, 0)
+
+    @property
+    def per_layer(self) -> PerLayer | None:
+        """What every layer adds of one table of per-layer embeddings (Gemma 3n and 4); None: there is no such table."""
+        extension = self.blocks[0][0].extension
+        return extension if isinstance(extension, PerLayer) else None
+
+    @property
     def embedding_cloned(self) -> bool:
         """Whether layers read a copy of the embedding as well as the stream (Zamba 2)."""
         return any(isinstance(block, SharedTransformerBlock) for block, _ in self.blocks)
@@ -416,6 +430,25 @@ class Architecture(Record):
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""
         return tuple(chain.from_iterable(repeat(block, n) for block, n in self.blocks))
+
+
+class UncheckpointedModel(Architecture):
+    """A model whose class refuses ``gradient_checkpointing_enable`` (ALBERT)."""
+
+    @property
+    def checkpointable(self) -> bool:
+        """False: the class refuses it."""
+        return False
+
+
+class MpnetModel(UncheckpointedModel):
+    """A model that looks biases of all layers' scores up in a table [rows, heads], the first of ``extra_tensors``."""
+
+    @property
+    def biases(self) -> tuple[int, int]:
+        """Rows and heads of that table."""
+        rows, heads = self.extra_tensors[0].shape
+        return rows, heads
 
 
 class DebertaModel(Architecture):
@@ -455,8 +488,6 @@ class Pooling(Record):
     rows: Literal["first", "mean", "labels"] = "first"
     """Input of the layer: the first row of each sequence, or the mean of its rows. ``labels``: every row; the mean of
     the labels is taken instead (EuroBERT)."""
-    norm: bool = False
-    """A LayerNorm follows the activation."""
     dropout: float = 0.0
     """In front of the labels' matrix."""
     dropout_before: bool = False
@@ -464,6 +495,10 @@ class Pooling(Record):
     also_in: tuple[Literal["token-classification", "embedding"], ...] = ()
     """Further classes that have the layer: the one for labels of tokens; the one without a head, which leaves the
     layer's result unused (BERT, RoBERTa)."""
+
+
+class NormedPooling(Pooling):
+    """Pooling whose activation is followed by a LayerNorm, the last of ``tensors`` (ModernBERT)."""
 
 
 class TaskHead(Record):

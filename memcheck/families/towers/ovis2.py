@@ -30,6 +30,7 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.models.decoder import linear
+from memcheck.models.module_types import CopiedInputMlp
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
@@ -66,7 +67,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     if config.text("tokenize_function", default="softmax") != "softmax":
         config.fail("tokenize_function", "only softmax has a memory model", "it is that of released files")
     inner = config.integer("intermediate_size", default=2816)
-    mlp = tower_mlp(width, inner, config.activation(default="silu"), NAMES.mlp, bias=False)._replace(copied=True)
+    mlp = CopiedInputMlp(*tower_mlp(width, inner, config.activation(default="silu"), NAMES.mlp, bias=False))
     stride, visual_vocab = config.integer("hidden_stride", default=1), config.integer("vocab_size", default=16384)
     indicator_tokens = config.integer("num_visual_indicator_tokens", default=5)
     if indicator_tokens >= visual_vocab:

@@ -38,6 +38,7 @@ from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.processors import closest_aspect_ratio_grid
 from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip, with_padding_mask
 from memcheck.models.decoder import linear, vector
+from memcheck.models.module_types import CopiedGradientMlp
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, ParameterTensor
 from memcheck.models.vision import OtherTower, TowerAttention, Vision
@@ -134,7 +135,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         config.fail("image_size", f"an odd number of patches a side has no memory model: {tile_side // tower.patch}")
     ((block, depth),) = tower.blocks
     if isinstance(block.mlp, Mlp):
-        block = block._replace(mlp=block.mlp._replace(copied=True))
+        block = block._replace(mlp=CopiedGradientMlp(*block.mlp))
     if (
         not isinstance(feature_layer, int)
         or isinstance(feature_layer, bool)

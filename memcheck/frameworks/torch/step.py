@@ -44,7 +44,7 @@ from memcheck.frameworks.torch.pipelining import StageExchange, distinct_micro_b
 from memcheck.frameworks.torch.rank_tensors import is_hooked, stream_dtype
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, DebertaModel, Mixer
+from memcheck.models.types import Architecture, DebertaModel, Mixer, NormedPooling
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -236,7 +236,7 @@ def _returns_first(architecture: Architecture) -> bool:
     transforms = bool(architecture.head_layer.activation) and (
         architecture.embedding_module.apart or architecture.final_norm is None
     )
-    pooled = architecture.pooling is not None and architecture.pooling.norm
+    pooled = isinstance(architecture.pooling, NormedPooling)
     return transforms or (architecture.task is not None and (architecture.final_norm is None or pooled))
 
 

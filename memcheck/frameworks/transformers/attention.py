@@ -171,7 +171,7 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     if attention.cross:
         x, kv_sequence = _encoder_output(ctx)
     key_matrix, value_matrix = tensors[1:3]
-    key_bias = attention.qkv_bias and attention.key_bias
+    key_bias = attention.qkv_bias and not isinstance(attention, WhisperAttention)
     k = linear(tape, x, ctx.weights(key_matrix, key_bias, rows=attention.kv_heads), key_matrix.name)
     if attention.clip_qkv:
         k = clamp(tape, k, bounds=2)

@@ -17,6 +17,7 @@ from memcheck.models.types import (
     Block,
     ClampedBlock,
     CrossAttention,
+    Gemma4Block,
     HyperConnections,
     LatentAttention,
     Mixer,
@@ -124,7 +125,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.per_layer import with_per_layer_input
 
         x = with_per_layer_input(ctx, block, x)
-    return scale_in_place(ctx.tape, x) if block.scaled_output else x
+    return scale_in_place(ctx.tape, x) if isinstance(block, Gemma4Block) else x
 
 
 def _clamped(ctx: Context, block: Block, x: Value) -> Value:

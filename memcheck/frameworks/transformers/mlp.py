@@ -31,6 +31,8 @@ from memcheck.autograd.operator import (
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.models.module_types import (
     BertMlp,
+    CopiedGradientMlp,
+    CopiedInputMlp,
     DownBiasMlp,
     FalconH1Mlp,
     GemmaMlp,
@@ -98,13 +100,13 @@ def mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
     elif mlp.gated and mlp.clamp:
         inner = _clamped_gate_and_up(ctx, mlp, x, module_variables)
     elif mlp.gated:
-        gate = matrix(ctx, mlp, copy(tape, x, "contiguous") if mlp.copied else x, tensors[0])
+        gate = matrix(ctx, mlp, _contiguous(tape, mlp, x), tensors[0])
         if isinstance(mlp, SparseGemmaMlp):
             gate = _keep_largest(tape, gate)
         activated = activation(tape, scale(tape, gate) if isinstance(mlp, FalconH1Mlp) else gate, mlp.activation)
         module_variables += [gate] if isinstance(mlp, GemmaMlp) else []
         del gate
-        up = matrix(ctx, mlp, copy(tape, x, "contiguous") if mlp.copied else x, tensors[1])
+        up = matrix(ctx, mlp, _contiguous(tape, mlp, x), tensors[1])
         del x
         inner = mul(tape, activated, up)
         if isinstance(mlp, (T5Mlp, GemmaMlp)):
@@ -121,7 +123,7 @@ def mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
     inner = _after_activation(ctx, mlp, inner)
     if isinstance(mlp, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
-    down = _after_down(ctx, mlp, matrix(ctx, mlp, inner, tensors[-1], bias=isinstance(mlp, DownBiasMlp)))
+    down = _with_copied_gradient(ctx, mlp, matrix(ctx, mlp, inner, tensors[-1], bias=isinstance(mlp, DownBiasMlp)))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if isinstance(mlp, FalconH1Mlp):
         down = scale(tape, down, "multiplier")
@@ -129,24 +131,22 @@ def mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
     return dropout(tape, down, mlp.dropout)
 
 
-def _after_down(ctx: Context, mlp: Mlp, down: Value) -> Value:
-    """Scale the down projection's output by a learned vector, or copy its gradient, where the family does so.
+def _contiguous(tape: Tape, mlp: Mlp, x: Value) -> Value:
+    """Return the rows that a matrix multiplies: a copy of ``x`` if its rows lie apart in memory, else ``x`` itself."""
+    return copy(tape, x, "contiguous") if isinstance(mlp, CopiedInputMlp) else x
 
-    ``down``: [tokens, hidden].
-    """
-    if mlp.scaled_output:
-        tensor = mlp.tensors[-1]
-        return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
-    if mlp.gated or not mlp.copied:
+
+def _with_copied_gradient(ctx: Context, mlp: Mlp, down: Value) -> Value:
+    """Copy the gradient of the last matrix's output, [tokens, hidden], where that lies apart in memory."""
+    if not isinstance(mlp, CopiedGradientMlp):
         return down
-
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
 
 def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> Value:
-    """Compute the gated product of DeepseekV4MLP, Step3p7MLP or BeamMLP, [tokens, width].
+    """Compute the gated product of DeepseekV4MLP or Step3p7MLP, [tokens, width].
 
-    The first two clamp gate and up. Both are put on ``variables``, because they are variables to the module's end.
+    Both classes clamp gate and up, which are put on ``variables``: they are variables to the module's end.
     """
     tensors = linear_tensors(mlp.tensors)
     gate = matrix(ctx, mlp, x, tensors[0])

@@ -13,7 +13,7 @@ from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import dropout, index, operator, slices
 from memcheck.autograd.tensor import Parameter, Tape, Value
-from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead, is_saved
+from memcheck.models.types import Norm, NormedPooling, ParameterTensor, Pooling, TaskHead, is_saved
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
@@ -64,7 +64,7 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
     has_bias = bool(others) and others[0].name == matrix.name.removesuffix("weight") + "bias"
     x = linear(tape, x, _pooling_weights(ctx, matrix, bias=has_bias), matrix.name)
     x = activation(tape, x, pooling.activation)
-    if pooling.norm:
+    if isinstance(pooling, NormedPooling):
         last = pooling.tensors[-1]
         norm = Norm("layernorm", ctx.hidden, bias=last.name.endswith(".bias"), name="pooling norm")
         x = normalise(ctx, norm, x, "pooling norm")

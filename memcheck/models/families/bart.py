@@ -302,7 +302,6 @@ class _BartLayers:
             dropout=self._attention_dropout,
             bidirectional=bidirectional,
             eager=EAGER._replace(softmax_fp32=False),
-            key_bias=not whisper,
             query_scale="constant" if whisper else "",
         )
         if not whisper:

@@ -99,7 +99,6 @@ def read(config: ConfigReader) -> Architecture:
         final_softcap=not uncapped,
         rotary_tables=len(set(attention_types)),
         mask_windows=(None, window),
-        per_layer=per_layer,
         extra_tensors=(
             *per_layer_embedding_tensors(hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width),
             *stream_projections,

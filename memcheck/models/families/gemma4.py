@@ -29,7 +29,7 @@ from memcheck.models.module_types import (
     StreamMoe,
 )
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, PerLayer
+from memcheck.models.types import Architecture, Attention, Block, Gemma4Block, Mlp, Moe, ParameterTensor, PerLayer
 from memcheck.record import Record
 
 NORM = "rmsnorm-fp32-weight"
@@ -99,7 +99,7 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
         )
         mlp_width = 2 * width if double_wide_mlp and kind.reuses else width
         mlp: Mlp | Moe = gated_mlp(hidden, mlp_width, activation) if moe is None else moe
-        return Block(
+        return Gemma4Block(
             mixer=attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores),
             mlp=mlp,
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
@@ -108,7 +108,6 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
             mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
             extra_tensors=per_layer_tensors(hidden, per_layer_width),
             extension=per_layer,
-            scaled_output=True,
         )
 
     has_softcap = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
@@ -123,7 +122,6 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
         final_softcap=has_softcap,
         rotary_tables=tuple(dict.fromkeys(rotary_dims)) or 1,
         mask_windows=(None, window),
-        per_layer=per_layer,
         extra_tensors=per_layer_embedding_tensors(
             hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width
         ),

@@ -24,8 +24,8 @@ from memcheck.models.types import (
     LayerVariables,
     Mlp,
     ModernBertDecoder,
+    NormedPooling,
     Paths,
-    Pooling,
 )
 from memcheck.record import Record
 
@@ -134,10 +134,9 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
         head_layer=HeadLayer(activation=head_activation, tensors=head_tensors),
-        pooling=Pooling(
+        pooling=NormedPooling(
             head_activation,
             head_tensors,
-            norm=True,
             dropout=config.dropout("classifier_dropout"),
             rows="mean" if config.text("classifier_pooling", default="cls") == "mean" else "first",
             also_in=("token-classification",),

@@ -6,7 +6,7 @@ from memcheck.models.decoder import Projections, grouped_attention, read_sizes
 from memcheck.models.families.bert import ROBERTA, assemble
 from memcheck.models.module_types import KERNELS
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, ParameterTensor
+from memcheck.models.types import Architecture, MpnetModel, ParameterTensor
 
 PROJECTIONS = Projections(("q", "k", "v"), "o", "attention.attn")
 NORM = "attention.LayerNorm"
@@ -16,8 +16,7 @@ def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: mpnet``: BERT's layers with a relative position bias, and a head for masked
     words.
 
-    One table of relative positions serves all layers: ``biases`` has its shape, and each attention gets the bias as an
-    argument. The class does not checkpoint its layers.
+    One table of relative positions serves all layers; each attention gets the bias as an argument.
     """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     attention = grouped_attention(
@@ -39,4 +38,4 @@ def read(config: ConfigReader) -> Architecture:
         (block._replace(input_norm=block.input_norm._replace(name=NORM) if block.input_norm else None), count)
         for block, count in architecture.blocks
     )
-    return architecture._replace(blocks=blocks, positions_each=True, biases=(buckets, size.heads), checkpointable=False)
+    return MpnetModel(*architecture)._replace(blocks=blocks, positions_each=True)
