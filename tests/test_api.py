@@ -53,6 +53,7 @@ def test_remedies_are_the_command_s(plan: Path, capsys: Capture) -> None:
     assert answer.plans[0].diagnostics[0].remedies
 
 
+@pytest.mark.slow
 def test_suggestions_are_the_command_s(plan: Path, capsys: Capture) -> None:
     """The fastest layouts, with what was searched."""
     answer = memcheck.suggest(plan, goal="throughput", top=2, budget_seconds=None)

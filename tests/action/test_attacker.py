@@ -97,6 +97,7 @@ def test_installing_runs_no_module_of_the_checkout(attack: Attack) -> None:
     assert "ERROR" in done.log, "pip itself has to have been asked"
 
 
+@pytest.mark.slow
 def test_checking_runs_no_module_of_the_checkout(attack: Attack) -> None:
     """Neither the working directory nor PYTHONPATH gives the check a module of the checkout."""
     done = attack.run(INSTALLED, {"PYTHONPATH": str(attack.workspace), "PYTHONHOME": ""})

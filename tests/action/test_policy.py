@@ -52,6 +52,7 @@ def test_configuration_of_the_base_counts(pull_request: PullRequest) -> None:
     assert (done.exit_code, done.outputs["regressions"]) == (1, "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ref", ["gone", "--exit-zero", "$(touch ran)"])
 def test_ref_is_a_ref_and_nothing_else(pull_request: PullRequest, ref: str) -> None:
     """A ref that is none fails the step; it is neither an option nor a command."""

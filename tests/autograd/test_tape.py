@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
 from memcheck.autograd.engine import checkpoint
 from memcheck.autograd.kernels import Weights, embedding, linear
@@ -316,6 +318,7 @@ def test_the_gradient_of_a_divisor_of_rows_takes_four_tensors() -> None:
     assert tape.peak - before == 5 * 2 * HALF
 
 
+@pytest.mark.slow
 def test_what_a_backward_saves_is_stated(root: Path) -> None:
     """A checkpoint sees what ``saves`` names, and not a default argument of the backward function."""
     found = []

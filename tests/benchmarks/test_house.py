@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from functools import cache
 
+import pytest
+
 from benchmarks.house import circles, imports, optional_fields, setters, texts_of_modules
 
 
@@ -14,6 +16,7 @@ def trees() -> dict[str, ast.Module]:
     return {name: ast.parse(text) for name, text in texts_of_modules().items()}
 
 
+@pytest.mark.slow
 def test_an_optional_field_of_a_shared_model_record_has_two_users() -> None:
     """What one family alone sets is a record or a type of its own, and no field that every model has."""
     texts = texts_of_modules()
@@ -23,6 +26,7 @@ def test_an_optional_field_of_a_shared_model_record_has_two_users() -> None:
     assert {field for field in fields if setters(field, models) <= 1} == set()
 
 
+@pytest.mark.slow
 def test_no_circle_of_imports_inside_a_room_has_more_than_three_files() -> None:
     """Files that all reach one another are understood only together, so they are few."""
     edges = imports(trees())

@@ -18,6 +18,7 @@ def test_rank_correlation() -> None:
     assert ranks([5, 7, 5]) == [1.5, 3, 1.5]
 
 
+@pytest.mark.slow
 def test_published_rows_are_ordered_as_measured() -> None:
     """torchtitan's tables for Llama 3.1 8B, 70B and 405B, and every table of theirs and of Megatron's by itself."""
     found = orders(rows())

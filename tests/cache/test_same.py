@@ -18,6 +18,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return Runs(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_kept_verdicts_are_the_verdicts(runs: Runs) -> None:
     """Passes, remedies, hidden findings and what was accepted: streams, exit code and reports are those of a cold run."""
     write(runs.plans, "good")

@@ -79,6 +79,7 @@ def test_names(name: str, canonical: str) -> None:
     assert find_model(name).name == canonical
 
 
+@pytest.mark.slow
 def test_every_id_is_a_name() -> None:
     """The full id, and the id without its organisation, name the record."""
     for name in model_names():

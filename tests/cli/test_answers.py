@@ -160,6 +160,7 @@ def test_gpus_are_counted_over_nodes(capsys: Capture) -> None:
     assert "12 GPUs do not fill nodes of 8" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["job.yml", "plan.yaml"])
 def test_host_memory_is_stated_beside_configs_and_plans(name: str, capsys: Capture) -> None:
     """A node with too little of it is an error."""

@@ -92,6 +92,7 @@ def test_rounding_is_no_change(tmp_path: Path, capsys: Capture) -> None:
         assert check(capsys)[0] == code
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_may_become_what_nearly_does_not(tmp_path: Path, capsys: Capture) -> None:
     """A plan over capacity that shrinks to above the threshold got better; the other way round it got worse."""
     path = write(tmp_path, "plan")

@@ -27,6 +27,7 @@ MANIFESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the page's commands are those of a shell")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.split(" && ")[1].split(" ", 1)[0])
 def test_the_manifest_is_checked_before_it_is_applied(command: str, tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_without_processes_all_is_judged_here(tmp_path: Path, capsys: Capture, m
     assert run(capsys, "--jobs", "2", "--format", "json") == whole
 
 
+@pytest.mark.slow
 def test_processes_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
     """A program from stdin cannot be started again by name: its plans are judged all the same."""
     write_many(tmp_path)
@@ -263,6 +264,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
             os.kill(int(marker.stem), 0)
 
 
+@pytest.mark.slow
 @forks
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_outlives_the_one_that_asks(tmp_path: Path, how: signal.Signals) -> None:

@@ -26,6 +26,7 @@ def test_a_command_passes_or_fails(tmp_path: Path) -> None:
     assert plan["estimate"]["needed_bytes"] == json.loads(estimated.stdout)["plans"][0]["estimate"]["needed_bytes"]
 
 
+@pytest.mark.slow
 def test_a_server_needs_no_option(tmp_path: Path) -> None:
     """``vllm serve MODEL`` is a command, although every word of it could be a path."""
     line = ("--gpu", "h100-80gb", "--", "vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct")
@@ -36,6 +37,7 @@ def test_a_server_needs_no_option(tmp_path: Path) -> None:
         assert answered.returncode == 0, command
 
 
+@pytest.mark.slow
 def test_what_a_server_lacks_is_said_in_gib(tmp_path: Path) -> None:
     """What would have to happen, and how to settle it; how much is missing; that shorter requests serve less."""
     serve = ("vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len")

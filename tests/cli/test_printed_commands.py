@@ -80,6 +80,7 @@ def parsed(line: str) -> None:
     command.make_context(name, words, parent=context)
 
 
+@pytest.mark.slow
 def test_every_command_that_a_message_prints_is_taken(root: Path) -> None:
     """Read by the command line's own reader."""
     found = {(name, line) for name, text in texts(root) for line in COMMAND.findall(text)}

@@ -47,6 +47,7 @@ def test_a_job_that_fits_is_handed_on(here: Path) -> None:
     assert "checked 1 plan: 1 passed" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["big.sh"], ["--gres=gpu:h100-80gb:2", "--wrap", BIG], ["-N", "1", "--", "big.sh"]])
 def test_a_job_that_does_not_fit_is_not(here: Path, words: list[str]) -> None:
     """Exit code 1, the finding on stderr, and nothing on stdout."""
@@ -73,6 +74,7 @@ def test_a_job_that_cannot_be_read_is_refused_unless_the_user_says_so(here: Path
     assert "the job was not estimated" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_partition_says_the_gpu(here: Path) -> None:
     """Slurm's own answer, where neither line nor script names one; a stated GPU goes before it."""
     assert "a100-40gb" in submit("--check-only", "--", "sbatch", "bare.sh").stderr

@@ -181,6 +181,7 @@ KEPT = tuple(
 )
 
 
+@pytest.mark.slow
 def test_keep_pins_keys(capsys: Capture) -> None:
     """What is kept is in no suggestion; a key that no plan has is an error with the one that was meant."""
     answer = suggestions(capsys, "over.yaml", *KEPT, code=1)
@@ -247,6 +248,7 @@ def test_inherited_values_are_written_over(capsys: Capture) -> None:
     assert main(["check", "own.yaml"]) == 0
 
 
+@pytest.mark.slow
 def test_a_change_of_the_results_is_said_when_it_is_written(capsys: Capture) -> None:
     """Adapters instead of full training pass, and are another experiment: whoever applies them hears it."""
     Path("one.yaml").write_text(
@@ -337,6 +339,7 @@ def test_a_search_that_is_cut_short_says_so(capsys: Capture) -> None:
     assert (space["exhausted"], space["budget_seconds"]) == (False, 1e-06)
 
 
+@pytest.mark.slow
 def test_a_log_hears_of_a_long_search(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no terminal, a line is written now and then: how many plans, in how many of so many seconds."""
     monkeypatch.setattr("memcheck.cli.tell.LOG_S", 0.0)

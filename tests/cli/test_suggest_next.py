@@ -65,6 +65,7 @@ def told(capsys: Capture, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_each_suggestion_of_a_plan_can_be_written(capsys: Capture) -> None:
     """Also one that sets keys of sections which the plan does not have."""
     out = told(capsys, "compared.yaml")
@@ -77,6 +78,7 @@ def test_each_suggestion_of_a_plan_can_be_written(capsys: Capture) -> None:
         capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_no_suggestion_holds_a_change_without_effect(capsys: Capture) -> None:
     """How a reference is wrapped makes no difference where none is held."""
     main(["suggest", "compared.yaml", "--format", "json"])

@@ -289,6 +289,7 @@ def attacked(name: str) -> Iterator[bytes]:
             yield (json.dumps(changed) if file.endswith(".json") else yaml.safe_dump(changed)).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_hostile_values_end_in_an_answer(name: str) -> None:
     """Whatever stands at a key of the example, the reader answers: with a plan, or with problems no longer than it."""

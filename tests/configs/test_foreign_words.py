@@ -9,6 +9,8 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cache
 
+import pytest
+
 from memcheck import configs
 from memcheck.configs import key_index
 from memcheck.configs.key_table import INDEX as KEYS
@@ -25,6 +27,7 @@ READ = {"take", "has", "whole"}
 """Methods of a config that ask for one key."""
 
 
+@pytest.mark.slow
 def test_the_index_files_are_those_of_the_tables() -> None:
     """`python -m memcheck.configs.key_index` was run after the last change of a table."""
     assert read_bytes(KEYS).decode() == key_index.render_tables()
@@ -81,6 +84,7 @@ def _texts(nodes: list[ast.expr], names: dict[str, object]) -> Iterator[str]:
             yield value
 
 
+@pytest.mark.slow
 def test_every_key_of_a_reader_is_answered_at_every_place() -> None:
     """By its whole path and by its last word, in the spelling of a command line, too."""
     keys = known_keys()

@@ -112,6 +112,7 @@ def test_the_example_becomes_a_plan(page: str) -> None:
     assert FORMATS[page].recognise(FORMATS[page].load(f"config.{language}", text))
 
 
+@pytest.mark.slow
 def test_what_is_read() -> None:
     """A line of the config becomes the plan's key and value beside it, and names its place."""
     for line in lines("Read"):
@@ -133,6 +134,7 @@ def test_what_is_assumed() -> None:
         assert (setting.value, setting.location, setting.assumed) == (yaml.safe_load(value), None, True), line
 
 
+@pytest.mark.slow
 def test_what_is_not_modelled() -> None:
     """A key without a place in a plan is a note or a refusal at that key: never silence."""
     for line in lines("Not modelled"):

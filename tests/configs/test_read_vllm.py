@@ -193,6 +193,7 @@ def test_a_server_of_another_kind_beside_it_is_not_dropped() -> None:
     assert "this is a vLLM server and an SGLang server" in error.message
 
 
+@pytest.mark.slow
 def test_suggest_names_commands_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A platform's file becomes a plan with the command that `suggest` ends with, and that plan is judged alike."""
     monkeypatch.chdir(tmp_path)
@@ -286,6 +287,7 @@ def test_the_normal_form_keeps_every_place() -> None:
     assert "--done" not in found
 
 
+@pytest.mark.slow
 def test_hostile_text_ends_in_an_answer() -> None:
     """Long scripts and Dockerfiles are read or refused in a few seconds of computing."""
     started = time.process_time()

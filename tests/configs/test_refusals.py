@@ -204,6 +204,7 @@ def test_a_launch_with_a_variable_that_nothing_sets_is_named() -> None:
     assert "`model_name_or_path: $MODEL` is a variable that the script does not set" in finding.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["job.yaml", "run.sh", "train.py", "x.ipynb"])
 def test_hostile_text_stays_bounded(name: str) -> None:
     """A megabyte of one word, of brackets, of variables that repeat each other: a refusal all the same."""

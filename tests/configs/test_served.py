@@ -103,6 +103,7 @@ def tensor_remedy(capsys: Capture) -> tuple[int, int]:
     return next((n, r["set"]["parallelism.tensor"]) for n, r in found if set(r["set"]) == {"parallelism.tensor"})
 
 
+@pytest.mark.slow
 def test_the_tensor_degree_is_the_configs(capsys: Capture) -> None:
     """Every format says it, and none of the plans does."""
     written = {"megatron": "TP=", "accelerate": "tp_size: ", "deepspeed": '"autotp_size": ', "torchtitan": "= "}

@@ -223,6 +223,7 @@ def test_check_reports_edits_of_both_files(capsys: Capture) -> None:
             assert suggestion["range"]["start"]["line"] == where["range"]["start"]["line"]
 
 
+@pytest.mark.slow
 def test_a_config_that_is_no_real_one_gets_no_edits(capsys: Capture) -> None:
     """Each way to write a change reads the configs again: of one with thousands of keys the remedies are named alone."""
     write("torchtitan")
@@ -246,6 +247,7 @@ def test_rdjson_suggests_in_the_config(capsys: Capture) -> None:
     assert suggestion["text"] == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_check_fixes_both_files(capsys: Capture, format: str) -> None:
     """``--fix --unsafe-fixes`` makes the first remedy in all its files, ``--diff`` shows it, and again is nothing."""

@@ -367,6 +367,7 @@ def test_every_unknown_key_is_reported(name: str) -> None:
     assert [each.message for each in notes if "brand_new_buffer" in each.message]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_damaged_configs_never_break_a_reader(name: str) -> None:
     """Whatever one line or one value is replaced by, there is a plan, a problem with a line, or an error that says why."""

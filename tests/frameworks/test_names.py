@@ -114,11 +114,13 @@ def test_what_decides_nothing_is_left_alone(line: str) -> None:
     assert not list(decisions(ast.parse(line)))
 
 
+@pytest.mark.slow
 def test_no_name_decides_outside_the_frameworks_folders() -> None:
     """What stacks do differently is a fact of their profile or timing, which the rest of the code asks for."""
     assert {name: lines for name, lines in found().items() if name not in ALLOWED} == {}
 
 
+@pytest.mark.slow
 def test_every_exception_is_still_needed() -> None:
     """A file that decides by no name any more is no exception."""
     assert set(ALLOWED) <= set(found())

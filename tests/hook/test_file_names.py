@@ -62,6 +62,7 @@ def run_entry(root: Path, folder: Path, *arguments: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["--config=off.yaml", "--exit-zero --config=off.yaml", "--show-settings=off.yaml"])
 def test_a_committed_name_does_not_switch_the_gate_off(root: Path, tmp_path: Path, name: str) -> None:
     """A plan that does not fit fails, beside a file whose name and content would turn every rule off."""
@@ -87,6 +88,7 @@ def test_a_committed_name_overwrites_nothing(root: Path, tmp_path: Path) -> None
     assert victim.read_text(encoding="utf-8") == "mine: 1\n"
 
 
+@pytest.mark.slow
 def test_the_users_args_still_count(root: Path, tmp_path: Path) -> None:
     """An option of `args:` changes the verdict as it does for `check`."""
     (tmp_path / "plan.yaml").write_bytes((root / "examples" / FAILS).read_bytes())

@@ -234,6 +234,7 @@ def test_names_that_no_file_can_have(key: str, tmp_path: Path, monkeypatch: pyte
     assert finding.location.span.line > 1
 
 
+@pytest.mark.slow
 def test_more_documents_than_a_file_has_room_for() -> None:
     """The first 2,000 documents are judged, and the file is refused at the next one."""
     results, traces = check_file("plan.yaml", b"memcheck: 1\n---\n" * 65_000, Gate())

@@ -131,6 +131,7 @@ def test_aliases_of_many_documents_have_one_budget() -> None:
     assert last.location.span.line > 1
 
 
+@pytest.mark.slow
 def test_what_documents_inherit_has_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each document is one line, and what it extends is long."""
     monkeypatch.chdir(tmp_path)

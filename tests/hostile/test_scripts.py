@@ -25,6 +25,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=list(SCRIPTS))
 def test_a_script_takes_little(text: str) -> None:
     """Many times its own size in memory at most, and no error but one that names it."""

@@ -54,6 +54,7 @@ def is_refused(document: Document) -> bool:
         return True
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(PLANS)), st.sampled_from(FINITE), st.data())
 @settings(max_examples=60)
 def test_legal_values_are_those_that_pass_the_rules(name: str, key: str, data: st.DataObject) -> None:

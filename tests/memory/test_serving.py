@@ -62,6 +62,7 @@ def refusal(model: str) -> UnsupportedError | None:
     return None
 
 
+@pytest.mark.slow
 def test_every_model_is_served_or_refused() -> None:
     """Of the catalog every model's layers meet all of their weights, or say on which key they have no model."""
     refused = {name: error for name in model_names() if (error := refusal(name)) is not None}

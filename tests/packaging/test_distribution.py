@@ -32,6 +32,7 @@ raise SystemExit(code)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -57,6 +57,7 @@ def test_pipelines_follow_their_schemas(root: Path, page: str, tmp_path: Path, n
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_report_example_writes_its_page(page: str, tmp_path: Path, root: Path) -> None:
     """The command that writes a page to pass on."""
     done = shell(tmp_path, root, blocks(page, "sh")[2])
@@ -89,6 +90,7 @@ def shell(tmp_path: Path, root: Path, script: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_first_example_writes_its_files(page: str, tmp_path: Path, root: Path) -> None:
     """Three reports from one run."""
     done = shell(tmp_path, root, blocks(page, "sh")[0])
@@ -97,6 +99,7 @@ def test_first_example_writes_its_files(page: str, tmp_path: Path, root: Path) -
     assert {path.name for path in tmp_path.glob("memcheck.*")} == {"memcheck.sarif", "memcheck.json"}
 
 
+@pytest.mark.slow
 def test_jsonl_example_ranks_plans(page: str, tmp_path: Path, root: Path) -> None:
     """The fullest plan comes first."""
     if shutil.which("jq") is None:

@@ -27,6 +27,7 @@ def _sentences(root: Path) -> Iterator[tuple[str, Sentence]]:
         yield from ((path.relative_to(root).as_posix(), each) for each in in_schema(path))
 
 
+@pytest.mark.slow
 def test_sentences_are_short(sentences: list[tuple[str, Sentence]]) -> None:
     """Messages, help of commands, pages of rules and descriptions of schemas."""
     assert len(sentences) > 5000
@@ -35,6 +36,7 @@ def test_sentences_are_short(sentences: list[tuple[str, Sentence]]) -> None:
     ] == []
 
 
+@pytest.mark.slow
 def test_words_are_plain(sentences: list[tuple[str, Sentence]]) -> None:
     """A key or a name in code may be called anything; a sentence of two words or more may not."""
     wrong = [(file, each) for file, each in sentences if each.words > 1 and OURS.search(each.text)]

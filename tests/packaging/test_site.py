@@ -33,6 +33,7 @@ def test_half_as_many_gpus_do_not_pass() -> None:
     assert memcheck.check(fewer).plans[0].status == "failed"
 
 
+@pytest.mark.slow
 def test_a_model_too_large_says_what_it_needs() -> None:
     """A dash has its reason: the least memory, and with how many GPUs."""
     need = needs.smallest("mixtral-8x7b", "rtx-4090", "Full fine-tune")

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 LINE_CAP = 600
 LONGER_FILES: set[str] = set()
 """Files that may be longer than the cap; each needs a reason in a comment here."""
@@ -38,6 +40,7 @@ def test_exceptions_are_still_needed(root: Path) -> None:
     ] == []
 
 
+@pytest.mark.slow
 def test_every_test_says_what_it_holds(root: Path, tracked_files: list[Path]) -> None:
     """Every test has a docstring that states the behaviour in prose."""
     silent = []

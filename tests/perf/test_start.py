@@ -117,6 +117,7 @@ def test_a_clean_check_needs_little_of_python(clean: set[str]) -> None:
     assert clean & {"importlib", "warnings"} == set()
 
 
+@pytest.mark.slow
 def test_a_clean_check_imports_little_source(root: Path, clean: set[str]) -> None:
     """A plan that passes needs no more of the package than the budget allows, however it is cut into files."""
     assert "memcheck.memory.estimate" in clean
@@ -144,6 +145,7 @@ def is_string(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
+@pytest.mark.slow
 def test_keeping_a_verdict_costs_little_and_finding_it_saves_the_engine(
     root: Path, clean: set[str], tmp_path: Path
 ) -> None:

@@ -305,6 +305,7 @@ def opens(call: ast.Call) -> bool:
     return not set(str(written)) & set("wxa")
 
 
+@pytest.mark.slow
 def test_nothing_else_opens_a_file(root: Path) -> None:
     """Every other module reads through the opener: what it reads may be hostile."""
     found = set()

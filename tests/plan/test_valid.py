@@ -94,6 +94,7 @@ def test_the_fast_validator_agrees_with_jsonschema(plan, schema):
     assert conforms(plan, schema, schema) == Draft7Validator(schema).is_valid(plan)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted({path for plan in PLANS for path in paths(plan)}, key=str)), st.sampled_from(ODD))
 def test_both_agree_on_every_value_at_every_key(path, odd):
@@ -191,6 +192,7 @@ def test_an_incomplete_plan_is_valid_to_editors_while_something_completes_it(bas
 PATTERNS = sorted({json.loads(f'"{found}"') for found in re.findall(r'"pattern": "(.*?)"[,}]', json.dumps(SCHEMA))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @settings(max_examples=40)
 @given(data=st.data())

@@ -68,11 +68,13 @@ def calls(root: Path) -> list[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_writes_but_through_the_choke_point(root: Path) -> None:
     """Every ``write`` of the package is in the list, and every entry of the list is there."""
     assert {(file, inside) for file, inside, name in calls(root) if name in {"write", "writelines"}} == set(WRITES)
 
 
+@pytest.mark.slow
 def test_nothing_prints(root: Path) -> None:
     """``print``, click's ``echo`` and the interpreter's tracebacks go around the choke point."""
     assert [each for each in calls(root) if each[2] in PRINTERS] == []

@@ -73,6 +73,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.sampled_from([None, 1, 2]))
 def test_json_is_that_of_the_standard_library(value: object, indent: int | None) -> None:
     """Byte for byte, where nothing has to be escaped beyond what JSON asks for."""

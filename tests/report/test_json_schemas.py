@@ -165,6 +165,7 @@ def test_verify_prints_what_its_schema_says(root: Path, tmp_path: Path, capsys: 
     judge(jsonschema.Draft7Validator(schema(root, "verify")), verification(tmp_path, kind, capsys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["suggest fit", "suggest hopeless", "compare", "sweep", "list gpus"])
 def test_no_field_may_be_missing(root: Path, capsys: Capture, case: str) -> None:
     """Every field that these documents have is required, so that programs need not ask for it."""

@@ -60,6 +60,7 @@ def test_summary_stays_below_the_limit_of_github() -> None:
     assert "**p899**" in text
 
 
+@pytest.mark.slow
 def test_a_summary_stays_below_githubs_limit() -> None:
     """Long names, many plans and many findings: whole plans are left out, and their number is said."""
     from memcheck.judge import Gate, check_file

@@ -98,6 +98,7 @@ def test_paper_says_what_the_page_says() -> None:
             assert all(there(gpu.gpu) and there(gpu.refused) for gpu in plan.dossier.gpus)
 
 
+@pytest.mark.slow
 def test_the_same_report_is_the_same_file() -> None:
     """No date and no random identifier is in it."""
     assert render(forwarded()) == render(forwarded())
@@ -113,6 +114,7 @@ def test_user_text_is_never_markup() -> None:
     assert "\\u6a21\\u578b" in text
 
 
+@pytest.mark.slow
 def test_long_text_goes_on_over_pages() -> None:
     """A name, a value or a message that is longer than a page does not stop the report."""
     words = "word " * 1500

@@ -264,6 +264,7 @@ def test_no_more_results_than_github_takes(monkeypatch: pytest.MonkeyPatch) -> N
     assert note["message"]["text"] == "2 more findings are left out"
 
 
+@pytest.mark.slow
 def test_many_results_are_written_short(tmp_path: Path) -> None:
     """On one long line with thousands of findings none repeats the line, and the gravest are as many as GitHub shows."""
     from memcheck.judge import Gate, check_file

@@ -70,6 +70,7 @@ def test_reports_follow_the_schema(name: str) -> None:
     validator().validate(json.loads(formats.rendered("story", name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES[::2], ids=lambda path: path.stem)
 def test_examples_follow_the_schema(path: Path) -> None:
     """Every second example with its remedies; half of these with the findings left out."""

@@ -27,6 +27,7 @@ def test_one_wrong_number_is_ranked_first(step: int) -> None:
     assert len(missed) <= len(some) // 10, [(accident.kind, accident.base) for accident in missed]
 
 
+@pytest.mark.slow
 def test_two_wrong_numbers_are_never_likely_one() -> None:
     """No single number is called likely where two are wrong, or one that no candidate changes."""
     assert [(a.base, c.id) for a in TWICE for c in causes(a) if c.certainty == LIKELY] == []

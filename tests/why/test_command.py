@@ -56,6 +56,7 @@ def plan(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_every_answer_is_as_its_schema_says() -> None:
     """Each public message has an answer on one screen, as JSON of the schema, and as a page."""
     for name in CASES:

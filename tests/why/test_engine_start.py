@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from memcheck.edge.screen import Screen
 from memcheck.why.answer import Diagnosis, as_data, headline, render_text
 from memcheck.why.run import answer
@@ -90,6 +92,7 @@ def test_a_plan_that_starts_is_judged_with_what_the_log_says(tmp_path: Path) -> 
     assert any("inference.gpu_memory_utilization" in remedy.set for remedy in found.explained.remedies)
 
 
+@pytest.mark.slow
 def test_changes_that_the_run_refutes_are_not_advised(tmp_path: Path) -> None:
     """Changes that the run refutes are not advised."""
     found = _of(NO_BLOCKS.replace("'gpu_memory_utilization': 0.2", "'gpu_memory_utilization': 0.3"), tmp_path, 0.2)

@@ -87,6 +87,7 @@ def test_time_grows_with_the_length_alone(line: bytes) -> None:
     assert taken(8 * count) < 16 * max(taken(count), 0.02)
 
 
+@pytest.mark.slow
 def test_fifty_thousand_messages() -> None:
     """10 MB with 50,000 messages of 64 ranks take seconds at most; each rank's first is read, the others are counted."""
     line = (

@@ -16,6 +16,7 @@ MESSAGES = {c["id"]: c for c in yaml.safe_load((DATA / "messages.yaml").read_tex
 CASES: list[dict[str, Any]] = yaml.safe_load((DATA / "plans.yaml").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['id']}-{case['cause']}")
 def test_the_cause_of_the_thread_comes_first(case: dict[str, Any], tmp_path: Path) -> None:
     """No other cause is called likely. What was predicted has its moment and, on a device, a change that fits."""

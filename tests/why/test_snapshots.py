@@ -98,6 +98,7 @@ def test_json_and_the_archive_of_torch_save(tmp_path: Path) -> None:
         check(shown, truth)
 
 
+@pytest.mark.slow
 def test_a_long_history_is_taken_out_while_it_is_read(tmp_path: Path) -> None:
     """Events of a file of several mebibytes are read as those of a small one."""
     first, second = drawn(4, events=9500), drawn(5, events=9500)
@@ -108,6 +109,7 @@ def test_a_long_history_is_taken_out_while_it_is_read(tmp_path: Path) -> None:
     check(shown[1], second)
 
 
+@pytest.mark.slow
 def test_reading_grows_with_the_file(tmp_path: Path) -> None:
     """Ten times the events take ten times as long, with room for a busy machine."""
     seconds = []

@@ -70,6 +70,7 @@ def answer(plan: dict[str, Any], *, inventory: bool) -> Estimate:
     return estimate(job.job, job.gpu, job.overhead, inventory=inventory)
 
 
+@pytest.mark.slow
 def test_walking_the_ends_of_a_run_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks, instants, components and labels are those of a walk through every single layer."""
     for recipe, layout, framework in product(RECIPES, LAYOUTS, ("pytorch", "huggingface", "torchtitan", "deepspeed")):

@@ -25,6 +25,7 @@ plans drawn at random all that can run. ``above``: instants that are predicted h
 gathered one by one, not with their layer, and a loop over tensors may find one in two rows."""
 
 
+@pytest.mark.slow
 def test_every_instant_of_a_traced_step() -> None:
     """Models so small that flat parameters and their gradients are most of the bytes."""
     for row in TRACED:

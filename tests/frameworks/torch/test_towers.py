@@ -72,6 +72,7 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_traced_steps() -> None:
     """A step's peak is within 0.3 % of the traced one; no instant is more than 0.5 % below its own, or 2.5 % above."""
     for name, row in TRACED.items():

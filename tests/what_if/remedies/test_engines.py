@@ -28,6 +28,7 @@ def checked(path: Path, capsys: Any, *stated: str) -> dict[str, Any]:
     return dict(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_every_remedy_boots_when_it_is_written(name: str, tmp_path: Path, capsys: Any) -> None:
     """The answer is no longer that the engine does not boot; comments stay in the first and the last that is written."""

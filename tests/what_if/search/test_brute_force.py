@@ -53,6 +53,7 @@ def fitting(pricer: Pricer, space: Space) -> Iterator[Priced]:
                     yield priced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_fewest_gpus(name: str) -> None:
     """On every smaller cluster no plan of the space fits; on the answer's none that fits is faster."""
@@ -107,6 +108,7 @@ def test_the_largest_value_of_training(name: str, goal: str, key: str, step: int
     assert max(reach(pricer, way, key, step, beyond) for way in ways) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("goal", "key", "step"),
     [("max-batch", "inference.batch_size", 1), ("max-sequence", "inference.context_length", 1024)],

@@ -73,6 +73,7 @@ def test_the_price_decides_which_gpu(capsys: Capture) -> None:
     assert len({(gpu_of(each), each["gpus"]) for each in cheap}) == len(cheap)
 
 
+@pytest.mark.slow
 def test_the_plan_as_written_comes_first_on_each_card(capsys: Capture) -> None:
     """Cards that fit before those that do not, the cheapest first; costs are those that `compare` shows."""
     prices(h200=3.5, h100_80gb=2.5, l40s=0.1, rtx_2080_ti=0.01)

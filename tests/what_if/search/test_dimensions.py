@@ -170,6 +170,7 @@ def values_of(text: str) -> dict[tuple[str, str], bool]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIMENSIONS)
 def test_every_framework_that_has_it_may_change_it(name: str) -> None:
     """A change of each dimension is tried wherever the framework can do it, and passes the rules there."""

@@ -75,6 +75,7 @@ def test_other_plans_are_searched_anew(name: str, searched: list[str]) -> None:
     assert len(searched) > before
 
 
+@pytest.mark.slow
 def test_another_gate_is_another_family(searched: list[str]) -> None:
     """The threshold of the command line counts, and so does the folder that relative paths start from."""
     findings(PLAN)

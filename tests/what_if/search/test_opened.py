@@ -73,6 +73,7 @@ def test_a_plan_that_fits_sharded_gets_that_as_its_remedy() -> None:
         assert same[0].utilization == pytest.approx(0.504, abs=0.001)
 
 
+@pytest.mark.slow
 def test_what_no_plan_of_the_space_does_is_said_of_the_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,6 +170,7 @@ def test_ten_thousand_points_are_a_page(tmp_path: Path) -> None:
     assert ".heat th:first-child{position:sticky" in page  # names of rows stay while the columns scroll
 
 
+@pytest.mark.slow
 def test_progress_is_for_those_who_look(root: Path, tmp_path: Path) -> None:
     """A pipe on stderr stays silent unless ``--progress`` is given; the answer is the same."""
     command = ["memcheck", "sweep", "good.yaml", "--set", "training.gradient_accumulation_steps=1..130"]
