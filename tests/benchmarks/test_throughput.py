@@ -26,6 +26,7 @@ def test_published_rows_are_ordered_as_measured() -> None:
     assert all(correlation >= LEAST for _, _, correlation, _, _ in found), found
 
 
+@pytest.mark.slow
 def test_predictions_are_of_the_measured_size() -> None:
     """A roofline is faster than what runs, and on none of the published rows nearly twice as fast; on half of them by
     less than two fifths.

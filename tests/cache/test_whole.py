@@ -104,6 +104,7 @@ def test_each_change_is_seen(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not is_whole(runs, monkeypatch)
 
 
+@pytest.mark.slow
 def test_what_is_said_beside_the_reports_is_said_each_time(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A baseline, a file that lacks the mark, one that is broken, counts: such a run is none that is kept."""
     lines = (runs.plans / "over.yaml").read_text(encoding="utf-8").splitlines(keepends=True)

@@ -52,6 +52,7 @@ def test_accepted_findings_are_hidden(tmp_path: Path, capsys: Capture) -> None:
     assert entry.utilization > 1
 
 
+@pytest.mark.slow
 def test_edits_elsewhere_do_not_matter(tmp_path: Path, capsys: Capture) -> None:
     """Keys have no line numbers: comments and moved keys change nothing."""
     path = write_over(tmp_path)
@@ -63,6 +64,7 @@ def test_edits_elsewhere_do_not_matter(tmp_path: Path, capsys: Capture) -> None:
     assert check(capsys) == (0, [], "")
 
 
+@pytest.mark.slow
 def test_a_plan_may_only_get_better(tmp_path: Path, capsys: Capture) -> None:
     """More memory than was accepted is a finding again, with the accepted number; less is not."""
     path = write(tmp_path, "plan", gpu="a100-40gb", zero_stage="1", micro_batch_size="8")

@@ -124,6 +124,7 @@ def test_architectures_say_who_builds_them(capsys: Capture) -> None:
     assert "torchtitan" not in records["bloom"]["frameworks"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("catalog", ["models", "gpus", "rules", "frameworks", "architectures"])
 def test_a_piped_row_is_one_line(catalog: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """``list models | grep Qwen/`` finds whole ids; on a screen the last column is wrapped."""

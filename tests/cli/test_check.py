@@ -180,6 +180,7 @@ def test_stdin_is_a_dash(tmp_path: Path, capsys: Capture, monkeypatch: pytest.Mo
         assert capsys.readouterr().out.startswith(f"{name}:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -231,6 +232,7 @@ def test_what_prevents_the_estimate_cannot_be_ignored(tmp_path: Path, capsys: Ca
     assert codes(plans(capsys.readouterr().out)["broken"]) == ["MEM011"]
 
 
+@pytest.mark.slow
 def test_policy_of_the_plan_goes_before_the_configuration(tmp_path: Path) -> None:
     """Configured thresholds are defaults, the plan's own are nearer, the command line has the last word."""
     path = write(tmp_path)

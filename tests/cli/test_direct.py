@@ -146,6 +146,7 @@ def test_a_length_is_stated_beside_configs_that_do_not_say(tmp_path: Path, capsy
     assert [plans(capsys)[0]["estimate"]["allocated_bytes"]] == long  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_pictures_are_stated_beside_configs_that_train_on_them(tmp_path: Path, capsys: Capture) -> None:
     """On the command line or in the mapping; the config's own limit counts, and jobs of text alone have none."""
     job = "base_model: Qwen/Qwen2.5-VL-7B-Instruct\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n"

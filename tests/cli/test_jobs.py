@@ -164,6 +164,7 @@ def test_processes_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
     assert '"MEM000"' not in (tmp_path / "report.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_the_baseline_holds_over_all_processes(tmp_path: Path, capsys: Capture) -> None:
     """What any process met of the baseline is met; what none did is called gone, once."""
     write_many(tmp_path)
@@ -244,6 +245,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @forks
 def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     """An interrupt ends the run with 130 and one line, and leaves no process behind."""

@@ -113,6 +113,7 @@ def words(option: Option) -> st.SearchStrategy[list[str]]:
 PARTS = st.one_of(st.sampled_from([["a.yaml"], ["-"], ["--"], ["plans"]]), *map(words, CHECK_OPTIONS))
 
 
+@pytest.mark.slow
 @given(st.lists(PARTS, max_size=6))
 def test_both_readers_read_any_line_alike(parts: list[list[str]]) -> None:
     """Whatever order options, paths and separators have: what the fast reader takes, click reads alike."""

@@ -97,6 +97,7 @@ def test_every_command_that_a_message_prints_is_taken(root: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_every_option_that_a_message_prints_exists(root: Path) -> None:
     """Of one of the commands, wherever a text offers an option of memcheck's; ``--nproc_per_node`` is torchrun's."""
     context = app.make_context("memcheck", ["check"])

@@ -167,6 +167,7 @@ def test_ascii_terminal_gets_ascii(tmp_path: Path, environment: dict[str, str]) 
     assert "mod\\xe8le-\\u6a21\\u578b" in done.stdout
 
 
+@pytest.mark.slow
 def test_colour_can_be_forced(tmp_path: Path, environment: dict[str, str]) -> None:
     """A pipe gets colours only when asked."""
     write(tmp_path)

@@ -64,6 +64,7 @@ def test_check_only_submits_nothing(here: Path) -> None:
     assert not (here / "called").exists()
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_read_is_refused_unless_the_user_says_so(here: Path) -> None:
     """``--unread submit`` hands it on, and says that it was not estimated."""
     (here / "own.sh").write_text("#!/bin/bash\n./simulate --steps 3\n")

@@ -273,6 +273,7 @@ def test_a_read_only_file_is_left_alone(capsys: Capture, monkeypatch: pytest.Mon
     assert sorted(os.listdir()) == [".git", "fits.yaml", "hopeless.yaml", "over.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["host-load", "host-step"])
 def test_a_node_that_lacks_memory_is_no_plan_that_fits(capsys: Capture, name: str) -> None:
     """Where only host memory is missing, changes are searched that end below what a node has, in those figures."""

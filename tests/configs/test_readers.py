@@ -368,6 +368,7 @@ def test_impossible_values_are_refused_at_their_line(
     assert (line, True) in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "format"),
     [

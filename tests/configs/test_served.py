@@ -117,6 +117,7 @@ def test_the_tensor_degree_is_the_configs(capsys: Capture) -> None:
         assert plan.read_text() == own
 
 
+@pytest.mark.slow
 def test_a_key_that_its_config_does_not_mean_is_left_alone(capsys: Capture) -> None:
     """One process alone reads no tensor degree out of Accelerate's config: the plan says it."""
     plan, config = write("accelerate")
@@ -128,6 +129,7 @@ def test_a_key_that_its_config_does_not_mean_is_left_alone(capsys: Capture) -> N
     assert f"tensor: {degree}" in plan.read_text()
 
 
+@pytest.mark.slow
 def test_a_servers_own_arguments_say_what_is_served(capsys: Capture) -> None:
     """Megatron-LM's longest sequence and most requests are the plan's, and are changed where they stand."""
     _, config = write("megatron")

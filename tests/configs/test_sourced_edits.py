@@ -204,6 +204,7 @@ def comments(data: bytes) -> list[str]:
     return [line[line.index("#") :] for line in data.decode().splitlines() if "#" in line]
 
 
+@pytest.mark.slow
 def test_check_reports_edits_of_both_files(capsys: Capture) -> None:
     """JSON names each file's edits, SARIF has a change per artifact, and rdjson suggests what is on its line alone."""
     write("accelerate")
@@ -265,6 +266,7 @@ def test_check_fixes_both_files(capsys: Capture, format: str) -> None:
     assert (plan.read_bytes(), config.read_bytes()) == after
 
 
+@pytest.mark.slow
 def test_two_plans_of_one_config_are_mended_one_after_the_other(capsys: Capture) -> None:
     """The second sees what the first one's remedy wrote."""
     plan, _ = write("torchtitan")

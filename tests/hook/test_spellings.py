@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SPELLINGS: dict[str, bytes] = {
     "anchor": b"memcheck: &v 1\nmodel: none\n",
     "alias": b"model: &k memcheck\n*k : 1\n",
@@ -34,6 +36,7 @@ OTHER: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 def test_every_spelling_is_seen(root: Path, tmp_path: Path) -> None:
     """The hook reports exactly the files that hold a plan, or that are too large to tell."""
     for name, data in {**SPELLINGS, **OTHER}.items():

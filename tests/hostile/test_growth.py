@@ -143,6 +143,7 @@ def test_what_documents_inherit_has_one_budget(tmp_path: Path, monkeypatch: pyte
     assert sum(len(each.findings) for each in results) < 3 * MOST_OF_A_CODE
 
 
+@pytest.mark.slow
 def test_findings_of_one_code_are_counted() -> None:
     """The first are shown, and the last of them says how many follow; each document keeps one, and its status."""
     text = "---\n".join(plan(f"p{number}") + "".join(f"k{key}: 1\n" for key in range(100)) for number in range(80))

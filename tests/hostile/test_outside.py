@@ -91,6 +91,7 @@ def test_import_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "zero_stage: 3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_imports_nothing_of_the_checkout(tmp_path: Path) -> None:
     """The installed command, as `torchrun --no-python` starts it, finds no module in the working directory."""
     for name in ("torch", "yaml", "json", "memcheck", "transformers", "click", "multiprocessing", "difflib"):

@@ -41,6 +41,7 @@ def packed(data: bytes, level: int = 9) -> str:
     return "1." + base64.urlsafe_b64encode(packer.compress(data) + packer.flush()).decode().rstrip("=")
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1), st.text(), st.integers(0, 9999))
 @settings(max_examples=200)
 def test_what_is_written_is_read(plan: str, compared: str, document: int) -> None:
@@ -103,6 +104,7 @@ def test_a_link_that_cannot_be_read_says_why(link: str, message: str) -> None:
     assert caught.value.help
 
 
+@pytest.mark.slow
 def test_a_bomb_stays_small_in_memory() -> None:
     """64 MiB of zeros are a link of some kilobytes, of which no more than the limit comes into memory."""
     link = "#p=" + packed(b"\0" * 2**26)

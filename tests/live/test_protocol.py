@@ -50,6 +50,7 @@ def part(schema: jsonschema.Draft7Validator, name: str) -> jsonschema.Draft7Vali
     return jsonschema.Draft7Validator({**schema.schema, "anyOf": [{"$ref": f"#/definitions/{name}"}]})
 
 
+@pytest.mark.slow
 def test_the_recorded_visit_is_what_happens(schema: jsonschema.Draft7Validator) -> None:
     """The record is up to date, its requests but the wrong one and all its replies are those of the schema."""
     assert RECORD.read_text(encoding="utf-8") == written(), "run python -m tests.live.recorded"
@@ -112,6 +113,7 @@ def test_only_changed_sections_are_sent_again() -> None:
     assert ask(session, 5, text, since=99)["sections"] == everything
 
 
+@pytest.mark.slow
 def test_places_are_those_of_editors() -> None:
     """A character beyond the first plane counts twice; a line that YAML alone ends is none to an editor."""
     session = Session()

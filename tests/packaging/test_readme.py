@@ -51,6 +51,7 @@ SCREEN = 24
 """Lines of the smallest terminal that people have."""
 
 
+@pytest.mark.slow
 def test_the_first_command_prints_less_than_a_screen(root: Path, readme: str) -> None:
     """The first command ends in a check whose output fits a screen and says what to type next."""
     program, *arguments = tried(readme)

@@ -60,6 +60,7 @@ def pages(root: Path, tracked_files: list[Path]) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_every_path_exists(root: Path, tracked_files: list[Path]) -> None:
     """Pages, docstrings and comments name files that are there."""
     found = {path: missing_files(path.read_text(encoding="utf-8"), root) for path in pages(root, tracked_files)}

@@ -135,6 +135,7 @@ def test_a_configuration_is_no_way_out(root: Path, repository: Path, name: str, 
     assert SECRET not in said
 
 
+@pytest.mark.slow
 @posix
 def test_a_linked_folder_is_not_entered(root: Path, repository: Path) -> None:
     """A link to a folder outside is refused by name and not followed from above; a loop inside ends the walk."""

@@ -159,6 +159,7 @@ def test_the_schema_file_is_found_and_stable():
     assert list(SCHEMA["properties"])[:3] == ["memcheck", "name", "description"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_schema_is_found_in_a_wheel_and_in_a_checkout(tmp_path, inside):
     """An installed package carries the schema inside itself; in a repository it lies beside the package."""

@@ -165,6 +165,7 @@ MAPPINGS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.one_of(PARTS, MAPPINGS), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_whatever_is_read_as_a_plan_is_not_skipped(text, line_end):

@@ -34,6 +34,7 @@ def printed(capsys: Capture, form: str, *more: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["full", "brief"])
 def test_the_terminal_does_not_say_pass(capsys: Capture, form: str) -> None:
     """The verdict is a word of its own, the reason stands below, and the summary counts it apart."""

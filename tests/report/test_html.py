@@ -170,6 +170,7 @@ def test_control_characters_are_shown_not_sent() -> None:
     shown.encode("utf-8")
 
 
+@pytest.mark.slow
 def test_report_is_deterministic() -> None:
     """The same results are the same bytes, and no date or machine is in them."""
     assert render(forwarded()) == text("forwarded")

@@ -62,6 +62,7 @@ def test_every_report_can_be_drawn(name: str) -> None:
     assert data.count(b"/Title") >= 1 + len(report(name).plans)
 
 
+@pytest.mark.slow
 def test_paper_says_what_the_page_says() -> None:
     """Every sentence, figure, cell, change and card of the story is there."""
     told, text = story(forwarded()), said(render(forwarded()))
@@ -124,6 +125,7 @@ def test_long_text_goes_on_over_pages() -> None:
     assert render(samples.report(plan)).count(b"/Type /Page\n") > 10
 
 
+@pytest.mark.slow
 def test_check_and_estimate_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--format pdf=FILE`` beside other formats; the exit code is that of the verdict."""
     monkeypatch.chdir(tmp_path)

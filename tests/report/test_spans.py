@@ -65,6 +65,7 @@ def in_file(path: str, data: bytes | None = None) -> list[str]:
     return [text for plan in plans for finding in plan.findings for text in wrong(plan, finding)]
 
 
+@pytest.mark.slow
 def test_every_finding_of_a_rule_example_has_a_place() -> None:
     """The finding itself, the places it names, and its fix."""
     for path in RULE_EXAMPLES:

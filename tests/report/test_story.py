@@ -64,6 +64,7 @@ def test_the_schema_is_written_from_the_records() -> None:
     assert (Path(__file__).parents[2] / "schemas" / "story.schema.json").read_text(encoding="utf-8") == story_schema()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", formats.NAMES)
 def test_reports_follow_the_schema(name: str) -> None:
     """Hand-made reports of every kind, broken and hostile ones among them."""

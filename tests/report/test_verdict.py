@@ -85,6 +85,7 @@ def test_the_word_is_the_same_everywhere(name: str) -> None:
     assert answer.replace("_", " ") == word.lower().partition(",")[0].partition(":")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_node_that_lacks_memory_is_told_with_its_figures(name: str) -> None:
     """Every report says how much a node needs of how much, and when; people are told what is missing."""
@@ -179,6 +180,7 @@ def test_gpu_cards_of_a_plan_that_a_rule_fails() -> None:
     assert all("Fits" in card.text for card in cards[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "when"), [("gpu-load", "is loaded"), ("gpu-save", "is saved"), ("gpu-step", "")])
 def test_moments_outside_the_steps_are_named(name: str, when: str) -> None:
     """A GPU that overflows before or after the steps is told with that moment; in a step nothing more is said."""

@@ -216,6 +216,7 @@ def test_a_config_is_a_plan() -> None:
     assert as_data(why(text, plan=config, gpu="l40s", settings=stated))["causes"][0]["id"] == "as-predicted"
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_the_plan_may_fit_the_gpu_of_the_run(plan: str) -> None:
     """The message prints a larger GPU than the plan's: nothing is as predicted that fits it."""
     found = why(message("1.96 GiB", "60.00 GiB"), plan=plan, gpu="rtx-4090")

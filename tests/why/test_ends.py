@@ -58,6 +58,7 @@ def _planned(tmp_path: Path, length: int, rows: int) -> Diagnosis:
     return _of(OPTIMIZER, plan=str(path))
 
 
+@pytest.mark.slow
 def test_a_run_that_outlived_the_highest_moment_did_not_end_as_predicted(tmp_path: Path) -> None:
     """A run that outlived the highest moment did not end as predicted."""
     found = _planned(tmp_path, 4096, 8)

@@ -68,6 +68,7 @@ def test_a_request_that_is_too_long_names_the_length_that_fits() -> None:
     assert as_data(found)["readings"] == []
 
 
+@pytest.mark.slow
 def test_the_engine_answers_a_plan_with_its_own_words(tmp_path: Path) -> None:
     """The engine answers a plan with its own words."""
     found = _of(NO_BLOCKS, tmp_path, 0.2)
@@ -82,6 +83,7 @@ def test_the_engine_answers_a_plan_with_its_own_words(tmp_path: Path) -> None:
     assert "logits" not in text
 
 
+@pytest.mark.slow
 def test_a_plan_that_starts_is_judged_with_what_the_log_says(tmp_path: Path) -> None:
     """A plan that starts is judged with what the log says."""
     found = _of(NO_BLOCKS, tmp_path, 0.9)

@@ -344,6 +344,7 @@ HOSTILE: dict[str, bytes] = {
 """Files that are refused, in one line and within a second."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing runs, nothing is printed, and the message is one line without escape sequences."""

@@ -38,6 +38,7 @@ leaf whose buffer is gone when its layer is at its highest.
 """
 
 
+@pytest.mark.slow
 def test_every_instant_of_a_traced_step_is_predicted() -> None:
     """All four instants of each recorded step: at most 0.9 % too low, and 1.2 % too high."""
     for record in records():

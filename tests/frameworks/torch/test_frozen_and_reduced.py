@@ -47,6 +47,7 @@ def test_the_last_gradient_of_a_group_outlives_the_copy_into_its_reduction() -> 
     assert found == pytest.approx(1816.3, rel=5e-4)
 
 
+@pytest.mark.slow
 def test_a_frozen_towers_hooks_wait_for_the_end_of_the_backward() -> None:
     """No gradient reaches its groups: what layer 0 reduced and gathered ahead stays to the end: traced on four ranks."""
     (row,) = (row for row in facts("traced") if row["id"] == "qwen2_5_vl.full.b1.t256")

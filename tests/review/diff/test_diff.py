@@ -131,6 +131,7 @@ def test_earlier_plan_is_read_with_its_own_files(folder: Path, capsys: Capture) 
     assert change["components_delta_bytes"]["activations"] > 0
 
 
+@pytest.mark.slow
 def test_earlier_configuration_judges_earlier_plans(folder: Path, capsys: Capture) -> None:
     """A threshold that a branch tightens shows as plans that fail now; an unusable earlier one gives way to today's."""
     (folder / "memcheck.toml").write_text("fail-above = 0.9\n")
@@ -273,6 +274,7 @@ def verdicts(comparison: dict[str, object]) -> dict[str, tuple[str | None, str |
     }
 
 
+@pytest.mark.slow
 def test_both_states_are_held_against_the_baseline_of_their_time(folder: Path, capsys: Capture) -> None:
     """A plan that was accepted and is accepted did not move; accepting one is a change of its verdict, and so is the end."""
     write_over(folder, "over")

@@ -109,6 +109,7 @@ def test_full_stays_within_the_screen(columns: int) -> None:
     assert all(width(line) <= columns for line in full(moved(), Screen(width=columns)).splitlines())
 
 
+@pytest.mark.slow
 def test_long_comparison_loses_its_middle() -> None:
     """Thousands of plans fit GitHub's limit: growth stays on top, shrinkage at the end, the rest is counted."""
     count = 3000

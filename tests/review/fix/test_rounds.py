@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from memcheck.cli.review.fix import Fixed, fix_file
 from memcheck.judge import Gate, check_file
 from memcheck.what_if import with_remedies
@@ -89,6 +91,7 @@ def test_a_warning_is_no_reason_to_change_the_job(tmp_path: Path) -> None:
     assert fix_file("plan.yaml", data, Gate(remedies=with_remedies), unsafe=True) == Fixed(data)
 
 
+@pytest.mark.slow
 def test_host_memory_is_mended_by_what_the_host_needs_less_of(tmp_path: Path) -> None:
     """Taking states back onto the GPU needs more of it and less of the node, which the finding is about."""
     text = write(tmp_path, framework="deepspeed", zero_stage="2").read_text(encoding="utf-8")

@@ -123,6 +123,7 @@ def status(document: str, side: str) -> str:
     return found
 
 
+@pytest.mark.slow
 def test_policy_is_that_of_the_tip(checkout: Path) -> None:
     """A rule that the base has taken up since the branch left it counts for the branch."""
     (checkout / "plans" / "over.yaml").unlink()

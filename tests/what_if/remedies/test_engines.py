@@ -64,6 +64,7 @@ def test_the_finding_stays_where_the_engine_points(tmp_path: Path, capsys: Any) 
     assert {"inference.max_num_seqs", "inference.kv_cache"} <= keys
 
 
+@pytest.mark.slow
 def test_graphs_that_no_formula_tells_are_left_out(tmp_path: Path, capsys: Any) -> None:
     """The open answer of a version that budgets CUDA graphs is settled without them."""
     path = tmp_path / "plan.yaml"
@@ -79,6 +80,7 @@ def test_every_kind_of_change_is_tried() -> None:
     assert kinds == {"share", "tokens", "sequences", "graphs", "tensor", "cache", "weights", "length"}
 
 
+@pytest.mark.slow
 def test_the_longest_requests_are_found(tmp_path: Path, capsys: Any) -> None:
     """With the largest share, and at the share of the plan, below what its pool holds."""
     path = tmp_path / "plan.yaml"
@@ -91,6 +93,7 @@ def test_the_longest_requests_are_found(tmp_path: Path, capsys: Any) -> None:
     assert pool - 2048 < alone["inference.max_model_len"] <= pool + 1024
 
 
+@pytest.mark.slow
 def test_more_sequences_are_found(tmp_path: Path, capsys: Any) -> None:
     """The most with which the profile run leaves room for one request."""
     path = tmp_path / "plan.yaml"

@@ -81,6 +81,7 @@ def applied(text: str, changes: list[Change]) -> str:
     return "".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_the_same_edits_everywhere(name: str, capsys: Capture) -> None:
     """The first remedy's text is the same by every way to it, and what they write passes ``check``.

@@ -49,6 +49,7 @@ def finding(source: Document, code: str) -> Finding | None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CASES)
 def test_every_remedy_ends_the_finding(code: str) -> None:
     """Made in the plan, each remedy leaves no finding of the rule and of no graver one."""
@@ -86,6 +87,7 @@ def test_offloading_less_is_a_remedy_for_the_host() -> None:
     assert found.pointer == "/training/optimizer/offload"
 
 
+@pytest.mark.slow
 def test_without_a_remedy_a_warning_stays_as_it_is() -> None:
     """Nothing that can be changed quickly empties a GPU below a hundredth: the warning keeps its own span."""
     source = document(warn="1%")
@@ -93,6 +95,7 @@ def test_without_a_remedy_a_warning_stays_as_it_is() -> None:
     assert finding(source, "MEM103") == quick
 
 
+@pytest.mark.slow
 def test_a_gate_spares_a_slow_change_by_many_that_cost_no_time() -> None:
     """32B on 8 GPUs: parameters on the host beside recomputation alone take three times as long; with a fused loss and
     optimizer, too, less than twice.

@@ -47,6 +47,7 @@ def swept(capsys: Capture, *arguments: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_points_are_what_set_would_be(capsys: Capture) -> None:
     """Each point has the bytes of ``estimate --set`` with its values."""
     for point in swept(capsys, *SETS)["points"]:
