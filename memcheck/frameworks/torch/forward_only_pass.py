@@ -9,10 +9,10 @@ from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_b
 from memcheck.frameworks.forward_only_pass import ForwardOnlyHead, ForwardOnlyPass
 from memcheck.frameworks.registry import layers_of, model_states_of
 from memcheck.frameworks.torch.data_parallel import NO_GROUP, Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
-from memcheck.frameworks.torch.end_units import masks_of
 from memcheck.frameworks.torch.rank_tensors import block_tensors, checked_architecture, setting_placement
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
 from memcheck.frameworks.torch.resident import shard_placement
+from memcheck.frameworks.torch.units import masks_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
 
@@ -153,7 +153,8 @@ def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
     stream = rounded_bytes((tokens, a.hidden_size), setting.param_dtype)
     model_variables = model_states_of(setting.style).rotary_tables(a, setting)
     model_variables += stream if setting.style.modeling_files else 0  # `inputs_embeds`
-    model_variables += masks_of(a, setting)
+    masks = masks_of(a, setting)
+    model_variables += masks.variables + masks.graph + masks.unused
     highest = cast_bytes = 0
     for block, count in a.blocks:
         layer_peak, layer_casts = _layer(block, setting)

@@ -26,7 +26,7 @@ from memcheck.frameworks.torch.data_parallel import (
     StepUnits,
     UnitGroups,
 )
-from memcheck.frameworks.torch.end_units import ModelBuffers
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.torch.rank_units import Run, Units
 from memcheck.frameworks.torch.step import HOLD, RELEASE, Schedule, Step, StepOptions, step_sizes, wrapped_kinds

@@ -10,7 +10,7 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, unfilled
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, ends_have_own_groups, fsdp_group, uses_fsdp
-from memcheck.frameworks.torch.end_units import head_of, run_head
+from memcheck.frameworks.torch.end_units import LayersBeforeHead, head_of, run_head
 from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
 from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors, is_tied
 from memcheck.frameworks.torch.resident import (
@@ -188,7 +188,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     tape.grad_enabled = False
     ctx = Context(tape, base)
     part = Part(0, architecture.num_layers, embedding=True, head=True)
-    head = head_of(job, architecture, base, part, gradient_dtype=None, graph_and_inputs=(0, 0))
+    head = head_of(job, architecture, base, part, gradient_dtype=None, layers=LayersBeforeHead())
     tied = is_tied(architecture, base.tensor_parallel)
     has_end_groups, gathered, flat = ends_have_own_groups(job), 0, 0
     if uses_fsdp(job):

@@ -28,7 +28,7 @@ from memcheck.frameworks.torch.data_parallel import (
     uses_flat_parameters,
     uses_fsdp,
 )
-from memcheck.frameworks.torch.end_units import ModelBuffers
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, max_in_flight, stage_parts
 from memcheck.frameworks.torch.rank_tensors import checked_architecture
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of

@@ -20,7 +20,7 @@ from memcheck.frameworks.torch.data_parallel import (
     outside_gradient_dtype,
     uses_fsdp,
 )
-from memcheck.frameworks.torch.end_units import embedding_unit, head_unit
+from memcheck.frameworks.torch.end_units import LayersBeforeHead, embedding_unit, head_unit
 from memcheck.frameworks.torch.rank_tensors import (
     HEAD,
     TABLE,
@@ -301,7 +301,9 @@ class Units:
         if unit is None:
             base, (adds, _, outside, _) = self.base._replace(needs_input_gradient=input_grad), self._added
             job, architecture = self.job, self.architecture
-            unit = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
+            unit = head_unit(
+                job, architecture, base, part, adds, outside, LayersBeforeHead(graph, states), self._inventory
+            )
             self._ends[key] = unit
         return unit
 

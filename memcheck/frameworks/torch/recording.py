@@ -347,7 +347,7 @@ def recorded(
     step_type = Step
     if options.schedule.paired:
         step_type = PairedStep
-    elif options.lifetimes.sinks:
+    elif options.lifetimes.ddp_sink_has_tower:
         runs = kept_by_ddp_sink(runs)
     step_units = StepUnits(runs, unit_groups, root, step_sizes[0])
     step_type(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)).run()

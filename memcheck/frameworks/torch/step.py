@@ -39,12 +39,13 @@ from memcheck.frameworks.torch.data_parallel import (
     uses_flat_parameters,
     uses_fsdp,
 )
-from memcheck.frameworks.torch.end_units import Lifetimes, ModelBuffers, Variables
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import StageExchange, distinct_micro_batches, distinct_pair_passes, in_flight
 from memcheck.frameworks.torch.rank_tensors import is_hooked, stream_dtype
 from memcheck.frameworks.torch.rank_units import Run
+from memcheck.frameworks.torch.variables import Lifetimes, Variables, variable_lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, DebertaModel, Mixer, NormedPooling
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -100,7 +101,7 @@ def step_options(
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
     strategy, sizes, last_differs = strategy_of(job, resident)
     schedule, others_in_flight = _schedule(job, rank, exchange, last_differs=last_differs)
-    return StepOptions(schedule, _variable_lifetimes(job), strategy), sizes, others_in_flight
+    return StepOptions(schedule, variable_lifetimes(job), strategy), sizes, others_in_flight
 
 
 def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, tuple[int, ...], bool]:
@@ -201,45 +202,6 @@ def _schedule(
     return schedule, tuple([others_in_flight for _, _, others_in_flight in distinct])
 
 
-def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
-    """Return which variables of the model's forward and of the training loop outlive their last use."""
-    profile, architecture, checkpointing = job.framework, job.architecture, job.checkpointing
-    lifetimes = Lifetimes(
-        loss_after_model=job.objective.loss_after_model or job.objective.reads_logits or job.head.columns > 1,
-        keeps_graph=profile.keeps_graph,
-        keeps_outputs=job.objective.holds_reference,
-        holds_rows=job.layout.pipeline == 1 and profile.style.modeling_files,
-        keeps_states=isinstance(architecture, DebertaModel),
-        leaves_graphs=isinstance(architecture, Architecture) and _leaves_graphs(architecture),
-        saved_inputs=uses_fsdp(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,
-    )
-    if not isinstance(architecture, Architecture):
-        return lifetimes
-    if architecture.vision is not None:
-        from memcheck.frameworks.torch.tower_tensors import sinks, stays
-
-        lifetimes = lifetimes._replace(
-            towers_stay=stays(job, architecture.vision), sinks=sinks(job, architecture.vision)
-        )
-    if architecture.head_layer.activation or architecture.task:
-        lifetimes = lifetimes._replace(returns_first=_returns_first(architecture))
-    return lifetimes
-
-
-def _returns_first(architecture: Architecture) -> bool:
-    """Whether the body has returned before the modules that precede the loss run.
-
-    A layer precedes the head, and no norm ends a body whose variable has the looked-up rows (UltraBERT's has). Or the
-    head's part of the forward starts where the body has returned: no norm ends the body, or none while a variable has
-    the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
-    """
-    transforms = bool(architecture.head_layer.activation) and (
-        architecture.embedding_module.apart or architecture.final_norm is None
-    )
-    pooled = isinstance(architecture.pooling, NormedPooling)
-    return transforms or (architecture.task is not None and (architecture.final_norm is None or pooled))
-
-
 def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     """Return the kinds of units that FSDP wraps as groups of their own.
 
@@ -256,11 +218,6 @@ def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     from memcheck.frameworks.torch.tower_tensors import wrapped_of
 
     return wrapped_of(job, architecture.vision)
-
-
-def _leaves_graphs(architecture: Architecture) -> bool:
-    """Whether an attribute of its layers is a state of the recurrence."""
-    return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in architecture.blocks)
 
 
 def step_sizes(
@@ -336,7 +293,9 @@ class Step:
         self.recorder, self.parallel = recorder, parallel
         self.step_sizes, self.exchange = step_units.step_sizes, step_units.step_sizes.exchange
         self.units, self.names, self.layer_groups = step_units.units, step_units.names, step_units.layer_groups
-        self.outputs = self.units[-1].first_curve.until_backward_ends if self.lifetimes.keeps_outputs else NOTHING
+        self.outputs = (
+            self.units[-1].first_curve.until_backward_ends if self.lifetimes.keeps_reference_logits else NOTHING
+        )
 
     def run(self) -> None:
         """Record one step after the first one: what the previous step left, all micro-batches, then the optimizer.
@@ -402,7 +361,7 @@ class Step:
 
     def _hold_layer_state(self, unit: NamedUnit, sign: int) -> None:
         """Hold or release (``sign``) the graph that a recurrent layer's state keeps until its next forward."""
-        if self.lifetimes.leaves_graphs and unit.kind == "block":
+        if self.lifetimes.keeps_recurrent_graphs and unit.kind == "block":
             self.recorder.hold("activations", unit.first_curve.until_backward_ends, sign)
 
     def hold_previous_graph(self, sign: int) -> None:
@@ -410,7 +369,7 @@ class Step:
 
         These are the logits, the loss and the graph, until the loop assigns its variables again.
         """
-        for unit in self.units if self.lifetimes.keeps_graph else ():
+        for unit in self.units if self.lifetimes.keeps_previous_graph else ():
             if unit.kind == "head":
                 self.recorder.hold("logits_and_loss", unit.first_curve.until_backward_ends, sign)
             else:
@@ -451,13 +410,13 @@ class Step:
             recorder.hold_bundle(curve.saved_bytes)
             recorder.hold("activations", curve.autocast_cache_bytes)
             pending_casts.append((curve.autocast_cache_bytes, times))
-            if self.lifetimes.keeps_states and unit.kind == "block":
+            if self.lifetimes.keeps_layer_outputs and unit.kind == "block":
                 recorder.hold("activations", curve.freed_input_bytes)
                 pending_states.append((curve.freed_input_bytes, times))
             parallel.after_forward(i, end)
             recorder.repeat(before, times - 1)
             variables.after_unit(unit, curve, i - first_layer, times, self.lifetimes, self.step_sizes)
-        variables.let_go()
+        variables.release_all()
         for i, end in self.layer_groups:
             if self.units[i].kind == "idle":  # a training loop's variable has outputs of layers that nothing reads
                 recorder.hold("logits_and_loss", self.units[i].first_curve.until_backward_ends, end - i)
@@ -470,11 +429,11 @@ class Step:
         ``states``: the outputs of all layers, which the forward keeps in a list. ``before``: the peak of the modules
         that run between the layers and the loss.
         """
-        if self.lifetimes.returns_first:
+        if self.lifetimes.body_returns_first:
             self.recorder.release_amount("activations", tuple(states))
-            variables.let_go()
+            variables.release_all()
         self.recorder.high("forward", before, self.names[i])
-        variables.let_go(towers=not self.lifetimes.towers_stay)
+        variables.release_all(towers=not self.lifetimes.keeps_tower_outputs)
 
     def _before_loss(self, pending_casts: PendingReleases) -> None:
         """Release what is freed after the final norm, before the loss allocates its logits.
@@ -526,10 +485,12 @@ class Step:
         It is added to ``until_end``, to be released at the end of the whole backward, unless variables of the training
         loop or a recurrent layer's state keep it longer. ``curve``: of the unit in this micro-batch.
         """
-        kept_by_layer = unit.kind == "block" and self.lifetimes.leaves_graphs
+        kept_by_layer = unit.kind == "block" and self.lifetimes.keeps_recurrent_graphs
         if unit.kind != "idle":  # a tower that no loss reads has held it since its forward
             self.recorder.hold("activations" if kept_by_layer else "logits_and_loss", curve.until_backward_ends)
-        kept_by_loop = unit.kind == "head" and (self.lifetimes.keeps_graph or self.lifetimes.keeps_outputs)
+        kept_by_loop = unit.kind == "head" and (
+            self.lifetimes.keeps_previous_graph or self.lifetimes.keeps_reference_logits
+        )
         if not (kept_by_layer or kept_by_loop):
             until_end.append((curve.until_backward_ends, times))
         self.recorder.hold("activations", curve.until_graph_freed)
@@ -544,9 +505,9 @@ class Step:
         follows. ``saved_inputs``: takes these sizes, each ``times`` times.
         """
         unit = self.units[i]
-        if not self.lifetimes.keeps_graph:
+        if not self.lifetimes.keeps_previous_graph:
             saved_inputs.append((unit.first_curve.until_graph_freed, times))
-        if self.lifetimes.saved_inputs and unit.adapted:
+        if self.lifetimes.fsdp1_keeps_inputs and unit.adapted:
             sizes = [unit.first_curve.input_bytes]
             if i + 1 < len(self.units) and self.units[i + 1].adapted:
                 sizes.append(unit.first_curve.output_gradient_bytes)

@@ -109,12 +109,12 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
     return gives(version_of_models(job, framework))
 
 
-def stays(job: TrainingJob, vision: Vision) -> bool:
+def keeps_outputs(job: TrainingJob, vision: Vision) -> bool:
     """Whether a tower's outputs live until the loss is computed."""
     return vision.to_loss or gives_towers(job, vision)
 
 
-def sinks(job: TrainingJob, vision: Vision) -> bool:
+def has_ddp_sink(job: TrainingJob, vision: Vision) -> bool:
     """Say whether DDP's function goes through trained layers after the features: they get no gradient, so that DDP has
     to be told to look for such.
     """

@@ -1,4 +1,4 @@
-"""The setting that the units of a rank share, and its layers: each with its tensors and its memory curve."""
+"""The setting that the units of a rank share, its masks, and its layers: each with its tensors and memory curve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memcheck.frameworks.torch.rank_tensors import (
     widens_stream,
 )
 from memcheck.frameworks.torch.resident import step_in_backward
-from memcheck.frameworks.transformers.kernel_choice import fused_kernels
+from memcheck.frameworks.transformers.kernel_choice import Masks, fused_kernels, model_masks
 from memcheck.frameworks.transformers.states import rotary_rows, wide_width
 from memcheck.job.training import lengths
 from memcheck.job.types import TrainingJob
@@ -93,6 +93,18 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
 
     encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
     return setting._replace(encoder_length=encoded, encoder_output_dtype=setting.autocast_dtype)
+
+
+def masks_of(architecture: Architecture, setting: Setting) -> Masks:
+    """Return the bytes of all attention masks and position biases that one forward pass of the model makes."""
+    if not setting.style.modeling_files:
+        return Masks()
+    return model_masks((block for block, _ in architecture.blocks), setting, architecture.mask_windows)
+
+
+def casts_rotary_tables(architecture: Architecture, setting: Setting) -> bool:
+    """Say whether FSDP2 casts cos and sin, which the model computes in fp32, once more for each layer's forward."""
+    return bool(setting.rotary_table_rows) and any(wide_width(block) for block, _ in architecture.blocks)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:

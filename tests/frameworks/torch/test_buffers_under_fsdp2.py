@@ -7,7 +7,7 @@ import pytest
 from benchmarks.added import added
 from memcheck.accounts.ranks import Part
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.end_units import ModelBuffers
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob

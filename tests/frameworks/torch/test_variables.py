@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.drawn import gaps, wide
 from memcheck.accounts.program import Evaluated, Recorder
-from memcheck.frameworks.torch.end_units import Variables
+from memcheck.frameworks.torch.variables import Variables
 
 FILE = Path(__file__).with_name("traced_variables.json")
 STEPS = {step["plan"]["name"]: step for step in json.loads(FILE.read_text(encoding="utf-8"))["steps"]}
@@ -40,7 +40,7 @@ def test_a_variable_holds_what_it_was_assigned_last() -> None:
     variables.assign("outputs", "logits_and_loss", 2)
     variables.assign("inputs_embeds", "activations", 3)
     recorder.mark("forward", "held")
-    variables.let_go()
+    variables.release_all()
     recorder.mark("loss", "let go of")
     program, sizes = recorder.program(3), (5, 3, 2)
     found = Evaluated(program, program.units(sizes), (sizes,))
