@@ -118,9 +118,6 @@ DIED_AT_4_BITS = 0.42
 """What steps under older releases needed at least beyond their estimate, over live bytes. LLaMA 7B over 8 bits and 13B
 over NF4 ran out of the 14.56 GiB of a T4 at an estimate of 9.0 and 10.5, with adapters of rank 16 that their source
 does not state (huggingface/blog 4bit-transformers-bitsandbytes.md)."""
-DYNAMIC_SINCE, DYNAMIC = (2024, 12), 0.18
-"""Since when unsloth loads checkpoints of its own, which keep some matrices in 16 bits, and by what share of live bytes
-they were larger: Phi 4 by 0.12, Qwen3 14B by 0.17 (memory after the load that its notebooks print)."""
 
 
 def unread_share_of(
@@ -134,13 +131,15 @@ def unread_share_of(
     if held_in not in BITSANDBYTES or not framework.runs_transformers:
         return 0.0
     key, trainer = "training.base", training.trainer
-    plain_copy = model.endswith("-bnb-4bit") and not model.endswith("-unsloth-bnb-4bit")
-    if trainer is not None and trainer.name == "unsloth" and not is_before(trainer.version, DYNAMIC_SINCE):
-        if held_in == "int8" or not model or plain_copy:
+    version = trainer.version if trainer is not None else None
+    share = framework.trainer_package(trainer).mixed_checkpoints(version)
+    if trainer is not None and share:
+        is_plain_copy = model.endswith("-bnb-4bit") and not model.endswith("-unsloth-bnb-4bit")
+        if held_in == "int8" or not model or is_plain_copy:
             return 0.0
-        why = f"unsloth's checkpoint may keep some matrices in 16 bits: up to {DYNAMIC:.0%} more"
+        why = f"{trainer.name}'s checkpoint may keep some matrices in 16 bits: up to {share:.0%} more"
         defaults.note(key, held_in, why)
-        return DYNAMIC
+        return share
     if not framework.version_is_transformers or not is_before(training.framework_version, READ_SINCE):
         return 0.0
     share = DIED_AT.get(held_in, DIED_AT_4_BITS)

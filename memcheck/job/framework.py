@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from memcheck.job.lookup import Defaults
+    from memcheck.plan.types import TrainerSpec
 
     Change = Literal[
         "adapter units", "expert matrices", "FSDP2", "kept exchanges", "non-reentrant", "own loss", "shifted labels"
@@ -139,6 +140,44 @@ class Fsdp2(Record):
     where there are ``more-shards`` than experts on a rank. Empty: never, and they are padded."""
 
 
+class TrainerPackage:
+    """A package on top of transformers' Trainer, such as TRL: what its own code changes in a step.
+
+    This class changes nothing. A package that does is a subclass in the folder of the framework that it runs on.
+    """
+
+    __slots__ = ()
+
+    @property
+    def kbit_casts_undone(self) -> str:
+        """Why norms, embeddings and head stay in 16 bits after peft's ``prepare_model_for_kbit_training``; empty: they
+        are fp32.
+        """
+        return ""
+
+    @property
+    def hooks_embedding(self) -> bool:
+        """Whether ``enable_input_require_grads`` is called for every model with adapters, recomputed or not."""
+        return False
+
+    @property
+    def own_fsdp2_prepare(self) -> bool:
+        """Whether the package replaces Accelerate's ``fsdp2_prepare_model``, which wraps the model in FSDP2."""
+        return False
+
+    def asks_for_accelerate(self, version: str | None) -> str | None:
+        """Return the oldest Accelerate that a release of the package asks for; None: that is not known here."""
+        del version
+        return None
+
+    def mixed_checkpoints(self, version: str | None) -> float:
+        """Return by which share of live bytes checkpoints of the package's own exceed a base of 4 bits alone, because
+        they hold some matrices in 16 bits; 0.0: it has no such checkpoints. ``version``: of the package.
+        """
+        del version
+        return 0.0
+
+
 class Profile(Record):
     """Defaults and abilities of one framework. Its folder names the upstream file that each value was read from."""
 
@@ -212,6 +251,9 @@ class Profile(Record):
     """The folder in ``memcheck.frameworks`` whose ``timing.py`` says what decides the time of a step."""
     not_run: str = ""
     """Why ``verify`` does not run the framework's code; empty where it does."""
+
+
+NO_PACKAGE = TrainerPackage()
 
 
 class Framework(Profile):
@@ -311,6 +353,16 @@ class Framework(Profile):
 
     # How the plan's values are resolved
 
+    def trainer_package(self, stated: TrainerSpec | None) -> TrainerPackage:
+        """Return the code of the package that the plan's ``training.trainer`` names, if that changes a step."""
+        name = stated.name if stated is not None else None
+        return self.package_named(name) if name is not None else NO_PACKAGE
+
+    def package_named(self, name: str) -> TrainerPackage:
+        """Return the code of one of ``trainers``, if that changes a step."""
+        del name
+        return NO_PACKAGE
+
     def built(self, architecture: Architecture) -> Architecture:
         """The model as the framework's modules divide it."""
         return architecture
@@ -343,13 +395,6 @@ class Framework(Profile):
         """
         del version, classes, architecture
         return self
-
-    def casts_back(self, trainer: str | None) -> str:
-        """Say why ``trainer`` leaves norms, embeddings and head of a bitsandbytes base in 16 bits; an empty text: it
-        does not.
-        """
-        del trainer
-        return ""
 
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
         """Say whether trained parameters are cast to fp32 before FSDP shards them, in whichever dtype they were

@@ -465,7 +465,7 @@ def _training_frame(
         ),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
-        hooks_embedding=lora is not None and training.trainer is not None and training.trainer.name == "axolotl",
+        hooks_embedding=lora is not None and framework.trainer_package(training.trainer).hooks_embedding,
         prepares_kbit=resolve_kbit(base_format, options, layout, framework, training.trainer, after),
         fsdp=fsdp,
         groups_embedding_and_head=resolve_carving(training, fsdp, options, layout, framework, wrapper),

@@ -424,8 +424,7 @@ class TrainingJob(Record):
     prepares_kbit: bool = False
     """peft's ``prepare_model_for_kbit_training`` has cast what is not quantised to fp32."""
     hooks_embedding: bool = False
-    """Looked-up rows are made to want a gradient without recompute, too: Axolotl does so before it loads an adapter
-    (loaders/adapter.py, ``load_adapter``)."""
+    """Embedded rows are made to require a gradient without recompute, too (``TrainerPackage.hooks_embedding``)."""
     fsdp: int = 2
     """Which FSDP wraps the model, where one does."""
     groups_embedding_and_head: bool = False

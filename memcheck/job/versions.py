@@ -112,8 +112,6 @@ TRANSFORMERS = "transformers_version"
 """The option that states transformers' version, where the framework's own is another package's."""
 SYNCHRONISES = (1, 11)
 """Accelerate's first version whose ``no_sync`` leaves gradients of FSDP2 unreduced (accelerator.py)."""
-AXOLOTL_SYNCHRONISES = (0, 13)
-"""Axolotl's first release that asks for Accelerate 1.11: 0.12 asks for 1.10, 0.11 for 1.8 (requirements.txt)."""
 ENGINE = "transformer_engine_version"
 """The option that states TransformerEngine's release."""
 KBIT = "prepare_model_for_kbit_training"
@@ -174,13 +172,13 @@ def fsdp_of(version: str | None, options: Mapping[str, object], framework: Frame
 def reduces_each(training: plan_types.TrainingSpec, options: Mapping[str, object], framework: Framework) -> bool:
     """Say whether Accelerate reduces the gradients of every micro-batch under FSDP2, in spite of ``gradient_sync``.
 
-    Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py). A release
-    of Axolotl says which one it is.
+    Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py). Where the
+    plan does not state Accelerate's version, the trainer's release may require one.
     """
-    stated, trainer = options.get(ACCELERATE), training.trainer
-    old = isinstance(stated, str) and is_before(stated, SYNCHRONISES)
-    if stated is None and trainer is not None and trainer.name == "axolotl":
-        old = is_before(trainer.version, AXOLOTL_SYNCHRONISES)
+    accelerate, trainer = options.get(ACCELERATE), training.trainer
+    if accelerate is None and trainer is not None:
+        accelerate = framework.trainer_package(trainer).asks_for_accelerate(trainer.version)
+    old = isinstance(accelerate, str) and is_before(accelerate, SYNCHRONISES)
     return old and ACCELERATE in framework.options and fsdp_of(training.framework_version, options, framework) == 2
 
 
@@ -229,13 +227,13 @@ def resolve_carving(
     """Say whether accelerate gives embedding and head FSDP2 groups of their own, as since 1.14
     (``fsdp2_prepare_model``).
 
-    Axolotl replaces that function (monkeypatch/accelerate/fsdp2.py). A release that the plan does not state is taken to
-    be one before 1.14, which is noted in ``defaults``.
+    A trainer may replace that function. A release that the plan does not state is taken to be one before 1.14, which is
+    noted in ``defaults``.
     """
-    trainer = training.trainer.name if training.trainer is not None else None
-    if ACCELERATE not in framework.options or fsdp == 1 or layout.zero_stage < 2 or trainer == "axolotl":
+    wrapped_by_fsdp2 = fsdp != 1 and layout.zero_stage >= 2 and layout.shard_group > 1
+    if ACCELERATE not in framework.options or not wrapped_by_fsdp2:
         return False
-    if layout.shard_group == 1:
+    if framework.trainer_package(training.trainer).own_fsdp2_prepare:
         return False
     stated = options.get(ACCELERATE)
     if isinstance(stated, str):
@@ -271,7 +269,7 @@ def resolve_kbit(
     if isinstance(stated, bool):
         return stated
     shards = layout.zero_stage >= 2 and layout.shard_group > 1
-    why_16_bits = framework.casts_back(trainer.name if trainer is not None else None)
+    why_16_bits = framework.trainer_package(trainer).kbit_casts_undone
     if not why_16_bits and shards:
         why_16_bits = "left out where parameters are sharded"
     bits = 8 if held_in == "int8" else 4

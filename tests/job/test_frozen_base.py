@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.adapters import DIED_AT, DIED_AT_4_BITS, DYNAMIC
+from memcheck.frameworks.unsloth.profile import DYNAMIC
+from memcheck.job.adapters import DIED_AT, DIED_AT_4_BITS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate

@@ -9,12 +9,18 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.profile import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.profile import (
+    ADAPTERS,
+    MISSING_ATTENTIONS,
+    STYLE,
+    TRANSFORMERS,
+    TransformersFramework,
+)
 from memcheck.job import recipe as r
-from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.framework import LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
 
-class DeepSpeed(Framework):
+class DeepSpeed(TransformersFramework):
     """transformers' trainer with DeepSpeed's engine."""
 
     def puts_whole_model_on_gpu(self, place: str) -> str:

@@ -203,7 +203,7 @@ def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
     version.
     """
     checkpointing = job.checkpointing
-    if job.hooks_embedding:  # axolotl asks for it for every model with adapters
+    if job.hooks_embedding:  # the trainer asks for it, whether or not layers are recomputed
         return True
     if checkpointing.mode == "none":
         return False

@@ -13,7 +13,17 @@ from __future__ import annotations
 from memcheck.autograd.context import Style
 from memcheck.families.registry import FAMILIES, WRAPPERS
 from memcheck.job import recipe as r
-from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.framework import (
+    NO_PACKAGE,
+    Adapters,
+    Framework,
+    LoadAndSave,
+    Losses,
+    Optimizers,
+    Parallelism,
+    Precisions,
+    TrainerPackage,
+)
 from memcheck.job.lookup import Families
 from memcheck.job.types import BITSANDBYTES
 from memcheck.job.versions import is_before
@@ -71,12 +81,50 @@ UNSPLIT = (
     "albert", "deberta", "deberta-v2", "distilbert", "electra", "mpnet", "roberta-prelayernorm",
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
-CASTS_BACK = "Axolotl casts norms, embeddings and head back (loaders/model.py)"
 WIDE_SINCE = (0, 27)
 """The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
 
-class Trainer(Framework):
+CASTS_BACK = "Axolotl casts norms, embeddings and head back (loaders/model.py)"
+
+
+class Axolotl(TrainerPackage):
+    """Axolotl, which patches transformers, Accelerate and peft."""
+
+    __slots__ = ()
+
+    @property
+    def kbit_casts_undone(self) -> str:
+        """Casts after peft's preparation, unless ``embeddings_skip_upcast`` says otherwise."""
+        return CASTS_BACK
+
+    @property
+    def hooks_embedding(self) -> bool:
+        """True: before an adapter is loaded (loaders/adapter.py, ``load_adapter``)."""
+        return True
+
+    @property
+    def own_fsdp2_prepare(self) -> bool:
+        """True (monkeypatch/accelerate/fsdp2.py)."""
+        return True
+
+    def asks_for_accelerate(self, version: str | None) -> str | None:
+        """Return 1.10 before Axolotl 0.13, the first release that asks for 1.11 (requirements.txt)."""
+        return "1.10" if is_before(version, (0, 13)) else None
+
+
+AXOLOTL = Axolotl()
+
+
+class TransformersFramework(Framework):
+    """A framework whose training loop is transformers' Trainer, or one of a package on top of it."""
+
+    def package_named(self, name: str) -> TrainerPackage:
+        """Return Axolotl's code; other packages change nothing that their options do not say."""
+        return AXOLOTL if name == "axolotl" else NO_PACKAGE
+
+
+class Trainer(TransformersFramework):
     """transformers.Trainer, whose model Accelerate prepares."""
 
     def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
@@ -95,10 +143,6 @@ class Trainer(Framework):
     def variants(self) -> tuple[str, ...]:
         """unsloth, whose layers, loss and checkpoints are its own."""
         return ("unsloth",)
-
-    def casts_back(self, trainer: str | None) -> str:
-        """Axolotl does, after peft's preparation, unless ``embeddings_skip_upcast`` says otherwise."""
-        return CASTS_BACK if trainer == "axolotl" else ""
 
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
         """Say whether accelerate casts trained parameters to fp32: under FSDP with mixed precision.

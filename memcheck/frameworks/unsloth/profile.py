@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers import profile as trainer
 from memcheck.frameworks.unsloth.layers import COMPILED, FORMER, OWN
-from memcheck.job.framework import Adapters, Framework, Losses, Parallelism
+from memcheck.job.framework import Adapters, Framework, Losses, Parallelism, TrainerPackage
 from memcheck.job.versions import is_before
 from memcheck.models.types import Architecture, Rough
 from memcheck.models.variants import unfused
@@ -30,6 +30,27 @@ ONE_TABLE_SINCE = (2025, 1, 1)
 EXPANDABLE_SINCE = (2024, 3, 17)
 """The day since which PYTORCH_CUDA_ALLOC_CONF is set as unsloth is imported."""
 PREPARES = "unsloth's own prepare_model_for_training widens the adapters alone (unsloth_zoo training_utils.py)"
+DYNAMIC_SINCE, DYNAMIC = (2024, 12), 0.18
+"""Since when unsloth loads checkpoints of its own, which keep some matrices in 16 bits, and by what share of live bytes
+they were larger: Phi 4 by 0.12, Qwen3 14B by 0.17 (memory after the load that its notebooks print)."""
+
+
+class UnslothPackage(TrainerPackage):
+    """unsloth's preparation of the model, and its checkpoints."""
+
+    __slots__ = ()
+
+    @property
+    def kbit_casts_undone(self) -> str:
+        """Why norms, embeddings and head stay in 16 bits: nothing casts them."""
+        return PREPARES
+
+    def mixed_checkpoints(self, version: str | None) -> float:
+        """Return the share of live bytes that 16-bit matrices add; 0.0 before 2024.12."""
+        return 0.0 if is_before(version, DYNAMIC_SINCE) else DYNAMIC
+
+
+UNSLOTH = UnslothPackage()
 
 
 class Unsloth(trainer.Trainer):
@@ -40,10 +61,10 @@ class Unsloth(trainer.Trainer):
         """None."""
         return ()
 
-    def casts_back(self, trainer: str | None) -> str:
-        """Say why norms, embeddings and head stay in 16 bits."""
-        del trainer
-        return PREPARES
+    def package_named(self, name: str) -> TrainerPackage:
+        """Return unsloth's code, the one package that this profile is of."""
+        del name
+        return UNSLOTH
 
     def chunks(self, loss: str) -> bool:
         """Return no number: the code chooses into how many pieces its loss divides the rows."""
