@@ -19,7 +19,7 @@ from memcheck.errors import MemcheckError
 from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import FITS
 from memcheck.memory.overhead import surroundings
-from memcheck.result import PASSED
+from memcheck.rules.result import PASSED
 
 GIB = 2**30
 ASKED = "in use and asked for when an allocation failed"

@@ -20,7 +20,7 @@ from memcheck.judge import Gate, check_file
 from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
-from memcheck.result import PASSED, PlanResult
+from memcheck.rules.result import PASSED, PlanResult
 from memcheck.what_if.search.attach import FOLLOW
 from memcheck.what_if.suggest.run import NOTHING_FITS, SUGGESTED, Suggestions, known_keys, suggest
 

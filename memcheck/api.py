@@ -16,7 +16,7 @@ from memcheck.plan.read import with_changes
 from memcheck.plan.text import read_bytes
 from memcheck.report.json import document as report_document
 from memcheck.report.models import ReportData
-from memcheck.result import Report
+from memcheck.rules.result import Report
 from memcheck.what_if import with_remedies
 from memcheck.what_if.suggest.models import SuggestionsData
 from memcheck.what_if.suggest.report import GOALS, as_data

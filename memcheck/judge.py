@@ -21,7 +21,10 @@ from memcheck.plan.finding import SEVERITIES, Finding, Location, Span
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan, with_changes
 from memcheck.plan.types import Plan, PolicySpec
-from memcheck.result import (
+from memcheck.rules import GATE
+from memcheck.rules.checks import CHECKS
+from memcheck.rules.grounds import rests_on
+from memcheck.rules.result import (
     BASELINE,
     COMMENT,
     ERROR,
@@ -33,9 +36,6 @@ from memcheck.result import (
     Unreadable,
     defect_result,
 )
-from memcheck.rules import GATE
-from memcheck.rules.checks import CHECKS
-from memcheck.rules.grounds import rests_on
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 from memcheck.rules.when import rows_have_limit
 

@@ -1,7 +1,7 @@
 """A hook of the package's build: a wheel carries the page of its own version, or none.
 
-``npm --prefix site run release`` puts the built page into ``memcheck/ui/page``. Without it the package builds as well,
-and ``memcheck ui`` says what is missing.
+``npm --prefix site run release`` puts the built page into ``memcheck/live/page``. Without it the package builds as
+well, and ``memcheck ui`` says what is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PAGE = Path("memcheck") / "ui" / "page"
+PAGE = Path("memcheck") / "live" / "page"
 
 
 class PageHook(BuildHookInterface[Any]):

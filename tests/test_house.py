@@ -32,7 +32,6 @@ LEVELS: tuple[set[str], ...] = (
     {"memory"},
     {"timing"},
     {"rules"},
-    {"result"},
     {"config"},
     {"configs"},
     {"judge"},
@@ -42,7 +41,6 @@ LEVELS: tuple[set[str], ...] = (
     {"why"},
     {"guard"},
     {"live"},
-    {"ui"},
     {"api", "cli"},
 )
 """Every room, those that know least first: an arrow only points to an earlier level."""
@@ -50,7 +48,7 @@ LEVELS: tuple[set[str], ...] = (
 ENTRIES = {"__init__": "the version, which every room may ask for", "__main__": "starts the command line"}
 """Modules beside the rooms."""
 
-MOST_FOLDERS = 22
+MOST_FOLDERS = 21
 """As many as one can keep in mind."""
 
 ARROWS: dict[str, set[str]] = {
@@ -81,8 +79,7 @@ ARROWS: dict[str, set[str]] = {
         "record",
         "timing",
     },
-    "result": {"accounts", "job", "memory", "plan", "record"},
-    "config": {"accounts", "catalog", "edge", "errors", "plan", "record", "result", "rules"},
+    "config": {"accounts", "catalog", "edge", "errors", "plan", "record", "rules"},
     "configs": {
         "catalog",
         "config",
@@ -95,11 +92,10 @@ ARROWS: dict[str, set[str]] = {
         "models",
         "plan",
         "record",
-        "result",
         "rules",
     },
-    "judge": {"config", "configs", "edge", "errors", "frameworks", "job", "memory", "plan", "result", "rules"},
-    "report": {"accounts", "edge", "errors", "job", "memory", "plan", "record", "result", "rules"},
+    "judge": {"config", "configs", "edge", "errors", "frameworks", "job", "memory", "plan", "rules"},
+    "report": {"accounts", "edge", "errors", "job", "memory", "plan", "record", "rules"},
     "what_if": {
         "accounts",
         "catalog",
@@ -115,7 +111,6 @@ ARROWS: dict[str, set[str]] = {
         "plan",
         "record",
         "report",
-        "result",
         "rules",
         "timing",
     },
@@ -135,7 +130,7 @@ ARROWS: dict[str, set[str]] = {
         "plan",
         "record",
         "report",
-        "result",
+        "rules",
     },
     "why": {
         "accounts",
@@ -153,12 +148,11 @@ ARROWS: dict[str, set[str]] = {
         "plan",
         "record",
         "report",
-        "result",
+        "rules",
         "verify",
         "what_if",
     },
-    "guard": {"catalog", "config", "configs", "edge", "errors", "judge", "memory", "record", "report", "result"},
-    "ui": {"config", "edge", "errors", "live", "plan", "record", "result"},
+    "guard": {"catalog", "config", "configs", "edge", "errors", "judge", "memory", "record", "report", "rules"},
     "live": {
         "accounts",
         "catalog",
@@ -172,12 +166,11 @@ ARROWS: dict[str, set[str]] = {
         "plan",
         "record",
         "report",
-        "result",
         "rules",
         "what_if",
         "why",
     },
-    "api": {"config", "configs", "errors", "judge", "plan", "report", "result", "what_if"},
+    "api": {"config", "configs", "errors", "judge", "plan", "report", "rules", "what_if"},
     "cli": {
         "accounts",
         "catalog",
@@ -189,17 +182,15 @@ ARROWS: dict[str, set[str]] = {
         "frameworks",
         "guard",
         "job",
-        "live",
         "judge",
+        "live",
         "memory",
         "plan",
         "record",
         "report",
-        "result",
         "rules",
         "verify",
         "what_if",
-        "ui",
         "why",
     },
 }

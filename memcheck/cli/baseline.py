@@ -20,7 +20,7 @@ from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.screen import one_line, percent
 from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
-from memcheck.result import PlanResult, Unreadable
+from memcheck.rules.result import PlanResult, Unreadable
 
 FILE = click.option("--baseline", metavar="FILE", help=f"The baseline [default: as configured, else {DEFAULT_FILE}].")
 

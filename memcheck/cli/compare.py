@@ -13,7 +13,7 @@ from memcheck.cli.write import write_each
 from memcheck.config.find import Configurations, find_plans
 from memcheck.configs.documents import is_config, load_plans
 from memcheck.errors import UsageError
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 from memcheck.what_if.compare import ComparedPlan, compare
 from memcheck.what_if.compare.report import FORMATS
 

@@ -46,8 +46,8 @@ from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
 from memcheck.report.story.remedies import remedy_line
-from memcheck.result import PASSED, PlanResult, Unreadable
 from memcheck.rules import PROFILES
+from memcheck.rules.result import PASSED, PlanResult, Unreadable
 
 GateOf = Callable[[str], Gate]
 """How strictly to judge the file of a path."""

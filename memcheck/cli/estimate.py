@@ -22,7 +22,7 @@ from memcheck.report import WITH_DOSSIER, renderer
 from memcheck.report.full import alone
 from memcheck.report.json import render_estimates
 from memcheck.report.screens import breakdown
-from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.rules.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 
 FORMATS = ("full", "json", "csv", "html", "pdf", "story")

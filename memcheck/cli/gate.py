@@ -28,7 +28,7 @@ from memcheck.config.find import Candidate, Configurations, PlanFile
 from memcheck.errors import DEFECT
 from memcheck.record import Record
 from memcheck.report import WITH_PAGE_LINKS, renderer
-from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.rules.result import PlanResult, Report, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from memcheck.config.find import (
 )
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER, WITH_GROUNDS
-from memcheck.result import PlanResult, Unreadable
 from memcheck.rules import GATE
+from memcheck.rules.result import PlanResult, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False

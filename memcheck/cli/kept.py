@@ -21,7 +21,7 @@ from memcheck.edge import opener, own_json
 from memcheck.edge.opener import digest, heard, holds, is_inside, listen, repository
 from memcheck.job.types import Assumption, Ground
 from memcheck.plan.finding import Edit, FileEdits, Finding, Location, Remedy, Span
-from memcheck.result import Hidden, PlanResult, Unreadable
+from memcheck.rules.result import Hidden, PlanResult, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

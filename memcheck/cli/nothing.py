@@ -28,7 +28,7 @@ from memcheck.errors import UsageError
 from memcheck.plan.sniff import looks_like_plan
 from memcheck.record import Record
 from memcheck.report.screens import statistics
-from memcheck.result import Report, Unreadable
+from memcheck.rules.result import Report, Unreadable
 
 SHOWN = 4
 """Command lines that are shown."""

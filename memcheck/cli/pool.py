@@ -15,7 +15,7 @@ from memcheck.cli.judging import FileVerdict, Gates, configurations_of, judged, 
 from memcheck.cli.options import CheckOptions
 from memcheck.config.find import PlanFile
 from memcheck.judge import stem
-from memcheck.result import PlanResult, Unreadable, defect_result
+from memcheck.rules.result import PlanResult, Unreadable, defect_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from memcheck.errors import UsageError
 from memcheck.guard.callback import check_plan, plan_of_job, write_plan
 from memcheck.guard.live_job import LiveGpu, LiveJob, UnreadJobError
 from memcheck.report.full import render
-from memcheck.result import Report
+from memcheck.rules.result import Report
 
 SECTIONS = {
     HARDWARE_HEADING: tuple(option.key for option in HARDWARE_ANSWERS),

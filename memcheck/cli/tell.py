@@ -15,7 +15,7 @@ from memcheck import __version__
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import is_terminal, width_of
 from memcheck.edge.screen import clean, one_line, put, put_over, silence, whole_number, wrap
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

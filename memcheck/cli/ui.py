@@ -9,7 +9,7 @@ import click
 from memcheck.cli.parameters import files
 from memcheck.cli.replace import put_in_place
 from memcheck.cli.write import write_stdout
-from memcheck.ui.server import PageServer
+from memcheck.live.server import PageServer
 
 
 @click.command("ui")

@@ -14,7 +14,7 @@ from memcheck.cli.write import is_terminal, screen_of, write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.report.full import alone
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.verify.observe import Progress, compare_all, fullest, observe, require_extra, runnable
 from memcheck.verify.recording import append, as_json, drifts, read, records, render
 from memcheck.verify.report import render_json, render_text

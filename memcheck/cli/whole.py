@@ -16,7 +16,7 @@ from memcheck.config.find import Candidate
 from memcheck.errors import ConfigurationError
 from memcheck.plan.text import MAX_BYTES
 from memcheck.report import DOCS_URL, renderer
-from memcheck.result import Report, Unreadable
+from memcheck.rules.result import Report, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from memcheck.errors import UsageError
 from memcheck.plan.finding import Finding
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
-from memcheck.result import PlanResult, Unreadable
 from memcheck.rules import GATE, PROFILES
+from memcheck.rules.result import PlanResult, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from memcheck.edge.opener import is_inside, read_start, repository
 from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES
 from memcheck.record import Record
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 
 GIT = ".git"
 """Git's own folder: nothing in it is a file of the repository."""

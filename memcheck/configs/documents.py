@@ -9,7 +9,7 @@ from memcheck.configs.types import NO_DEFINES, NO_TEXTS
 from memcheck.errors import UsageError
 from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 
 NOTHING: Mapping[str, object] = {}
 

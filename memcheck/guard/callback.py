@@ -41,7 +41,7 @@ from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import DOES_NOT_FIT
 from memcheck.record import Record
 from memcheck.report.verdict import lead, verdict
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 TYPE_CHECKING = False
 

@@ -33,7 +33,7 @@ from memcheck.report.html.document import HALVES, index, parts, section
 from memcheck.report.story.blocks import PlanStory, Story
 from memcheck.report.story.build import ids_of, story
 from memcheck.report.story.remedies import slug
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.dossier import rank_devices
 

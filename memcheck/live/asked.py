@@ -36,7 +36,7 @@ from memcheck.report.html.document import block, index, parts, section
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Block
 from memcheck.report.story.build import story
-from memcheck.result import Report
+from memcheck.rules.result import Report
 from memcheck.what_if import make_dossier, with_remedies
 from memcheck.what_if.compare import ComparedPlan, compare
 from memcheck.what_if.compare.report import document as compared

@@ -16,7 +16,7 @@ from memcheck.plan.read import SHORT
 from memcheck.plan.schema import Schema, branches, load_schema, schema_of
 from memcheck.record import Record
 from memcheck.report.story.remedies import SILENT
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 GROUPS = ("model", "hardware", "parallelism", "training", "inference", "policy")
 """Sections of a plan that are groups of the form."""

@@ -26,7 +26,7 @@ from memcheck.plan.read import SHORT
 from memcheck.record import Record
 from memcheck.report.story.build import story
 from memcheck.report.story.remedies import all_remedies, card
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.rules.types import RuleContext
 from memcheck.what_if import with_remedies
 from memcheck.what_if.dossier import each_gpu

@@ -11,7 +11,7 @@ from memcheck.report.forge import page
 from memcheck.report.full import closing_lines
 from memcheck.report.story.findings import fixes
 from memcheck.report.story.summary import head, plan_summary, summary
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 MOST_LINES = 10
 """Lines of one plan, the pointer to the rest among them."""

@@ -14,7 +14,7 @@ from memcheck.report.story.findings import excerpt
 from memcheck.report.story.memory import host_ledger, ledger
 from memcheck.report.story.remedies import advice_lines
 from memcheck.report.verdict import HOST, accepted
-from memcheck.result import DEFECT, FAILED, PlanResult, Report
+from memcheck.rules.result import DEFECT, FAILED, PlanResult, Report
 
 
 def element(parent: ET.Element | None, tag: str, **attributes: object) -> ET.Element:

@@ -14,7 +14,7 @@ from memcheck.edge.screen import Screen, clean, value, without_commands
 from memcheck.plan.finding import Finding
 from memcheck.report.story.remedies import all_remedies, change_lines, price, step, verdict_on
 from memcheck.report.verdict import verdict
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 IDENTITY = ("kind", "path", "document", "plan", "status")
 PLACE = ("line", "column", "end_line", "end_column")

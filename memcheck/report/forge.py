@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from memcheck.edge.screen import Screen, width, wrap
 from memcheck.plan.finding import Finding, key_of
 from memcheck.report import DOCS_URL
-from memcheck.result import Hidden, PlanResult, Report
+from memcheck.rules.result import Hidden, PlanResult, Report
 
 _WEB = ("https://", "http://")
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")

@@ -6,7 +6,7 @@ from memcheck.edge.screen import Screen
 from memcheck.report import text
 from memcheck.report.story import Prose
 from memcheck.report.story.summary import plan_summary, summary, summary_tone
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 
 def render(report: Report, screen: Screen) -> str:

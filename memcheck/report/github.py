@@ -16,7 +16,7 @@ from memcheck.report.full import plan_section
 from memcheck.report.story.remedies import advice_lines
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import fullness, pressure
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 PER_KIND = {"error": 9, "warning": 9, "notice": 8}
 """One of each is left for what the step itself has to say, and one notice for the findings that are left out."""

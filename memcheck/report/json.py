@@ -16,7 +16,7 @@ from memcheck.job.engines.types import CacheGroup, EngineAnswer, Term
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.plan.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.report.verdict import short_of_host
-from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
+from memcheck.rules.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
 
 
 def engine_record(answer: EngineAnswer) -> dict[str, object]:

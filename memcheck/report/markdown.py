@@ -14,7 +14,7 @@ from memcheck.report.story.memory import cache_note, host_ledger, interval, ledg
 from memcheck.report.story.remedies import change_lines, offered, price
 from memcheck.report.story.summary import summary as summary_text
 from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
-from memcheck.result import PASSED, PlanResult, Report
+from memcheck.rules.result import PASSED, PlanResult, Report
 
 BYTE_LIMIT = 750_000
 """GitHub refuses a step summary of more than 1 MiB. The comparison with the base, of at most 64,000 characters of four

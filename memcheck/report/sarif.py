@@ -24,8 +24,8 @@ from memcheck.report.forge import (
     styled,
 )
 from memcheck.report.story.remedies import advice_lines, remedy_line
-from memcheck.result import BASELINE, COMMENT, DEFECT, Hidden, PlanResult, Report
 from memcheck.rules.registry import RULES
+from memcheck.rules.result import BASELINE, COMMENT, DEFECT, Hidden, PlanResult, Report
 from memcheck.rules.types import HEURISTIC, MEASURED, PROVABLE, Rule
 
 WINDOW = 100

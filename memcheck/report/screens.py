@@ -30,7 +30,7 @@ from memcheck.report.story.memory import (
 from memcheck.report.story.remedies import offered
 from memcheck.report.story.summary import gauge, plan_summary
 from memcheck.report.verdict import HOST, host_decides, pressure, short_of_host
-from memcheck.result import DEFECT, PlanResult, Report
+from memcheck.rules.result import DEFECT, PlanResult, Report
 
 MOST_LINES = 18
 """Lines of a finding that are aimed at: with what follows the last plan, a plan that fails takes 22. A note takes one

@@ -22,7 +22,7 @@ from memcheck.memory.fit import (
 )
 from memcheck.plan.finding import Finding
 from memcheck.report.story.blocks import Verdict
-from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult
+from memcheck.rules.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult
 
 WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", DOES_NOT_FIT: "Does not fit"}
 TONES = {FITS: "good", UNCERTAIN: "warn", DOES_NOT_FIT: "bad"}

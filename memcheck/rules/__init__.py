@@ -1,4 +1,4 @@
-"""Rules, one module each, the profiles that they belong to, and who asks them.
+"""Rules, one module each, the profiles that they belong to, who asks them, and the records of what they found.
 
 Imports the engine's answers and what lies to the left of it; neither reports nor commands.
 """

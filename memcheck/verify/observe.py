@@ -29,7 +29,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.job.versions import TRANSFORMERS, behaviour
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.verify.compare import MEASURED, Observation, RankComparison, RefusedStepError, UntraceableError, compare
 from memcheck.verify.stand_in import StandIn, refuse, stand_ins
 from memcheck.verify.subject import (

@@ -21,7 +21,7 @@ from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan, with_changes
 from memcheck.plan.types import ModelSpec, Plan
 from memcheck.record import Record
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 TORCH_VERSION = "training.torch_version"
 

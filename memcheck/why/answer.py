@@ -29,7 +29,7 @@ from memcheck.report.story.blocks import (
     Table,
     Verdict,
 )
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.why.engine_start import ENGINES, SGLANG, VLLM, EngineStart, flags
 from memcheck.why.evidence import (
     ALLOCATED,

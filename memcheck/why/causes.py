@@ -19,7 +19,7 @@ from memcheck.memory.fit import DOES_NOT_FIT, FITS, verdict_in
 from memcheck.models.types import Rough
 from memcheck.plan.finding import Remedy
 from memcheck.plan.places import Document
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.verify.subject import Subject, changed, load_subject
 from memcheck.what_if import with_remedies
 from memcheck.why.evidence import (

@@ -12,7 +12,7 @@ from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import Remedy
 from memcheck.plan.places import Document
 from memcheck.record import Record
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.verify.subject import changed
 from memcheck.what_if import with_remedies
 from memcheck.why.evidence import CERTAIN, LIKELY, POSSIBLE, Message

@@ -9,7 +9,7 @@ from typing import Any
 
 from memcheck.plan.finding import Remedy
 from memcheck.record import Record
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.why.shapes import TensorFit
 
 AS_PREDICTED, MORE_TOKENS, LONGER, LARGER = "as-predicted", "more-tokens", "longer-sequence", "larger-micro-batch"

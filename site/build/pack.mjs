@@ -8,7 +8,7 @@ import { MADE, publish, PYODIDE, python, run, SITE } from "./paths.mjs";
 import { readZip, storedZip } from "./zip.mjs";
 
 /** Parts of the package that a page cannot use: PyTorch, ReportLab and a server are not there. */
-const LEFT_OUT = ["memcheck/verify/", "memcheck/ui/", "memcheck/report/pdf/"];
+const LEFT_OUT = ["memcheck/verify/", "memcheck/live/server.py", "memcheck/report/pdf/"];
 /** Modules of the standard library that no module of the engine imports, which `checkImports` holds. */
 const UNUSED = [
   ...["_pydatetime", "_pyio", "_pyrepl", "antigravity", "bdb", "cProfile", "compileall", "ctypes", "dbm", "doctest"],

@@ -32,7 +32,7 @@ function sources() {
     const whole = path.join(ROOT, top);
     const names = statSync(whole).isDirectory() ? readdirSync(whole, { recursive: true }).sort() : [""];
     for (const name of names) {
-      if (name.includes("__pycache__") || name.startsWith(path.join("ui", "page"))) continue;
+      if (name.includes("__pycache__") || name.startsWith(path.join("live", "page"))) continue;
       const file = path.join(whole, name);
       if (statSync(file).isFile()) parts.push(`${top}/${name}\0`, readFileSync(file));
     }

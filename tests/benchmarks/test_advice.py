@@ -13,7 +13,7 @@ from memcheck.judge import Gate, check_document, check_file
 from memcheck.plan.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, SEVERITIES, Remedy
 from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.what_if import with_remedies
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

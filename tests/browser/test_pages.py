@@ -12,7 +12,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.report.html import render
 from memcheck.report.html.shell import BACKGROUNDS
-from memcheck.result import Report
+from memcheck.rules.result import Report
 from tests.report import samples
 from tests.report.failing import PLANS, judged
 from tests.report.forwarded import forwarded

@@ -20,7 +20,7 @@ from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.config.find import PlanFile
 from memcheck.report import FORMATS
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 from tests.cli.plans import GOOD, write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]

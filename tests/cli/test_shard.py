@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memcheck.__main__ import main
 from memcheck.cli.nothing import Share, only_share
 from memcheck.config.find import PlanFile
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]

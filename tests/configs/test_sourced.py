@@ -12,7 +12,7 @@ from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from tests.configs.jobs import resolved
 from tests.configs.test_readers import ACCELERATE, DEEPSPEED, MEGATRON, TITAN
 

@@ -13,7 +13,7 @@ from memcheck.configs.syntax import ARGUMENTS, load_config
 from memcheck.configs.wrapper_command import CALLS, LEARNS, RUNS, STARTS, TRAINS, YAML_KINDS, build_title, rank
 from memcheck.configs.wrappers import of_build_file, wrapped
 from memcheck.judge import Gate, check_file
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 SFT = (
     "-m trl.scripts.sft --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 1 --max_length 1024 --bf16"

@@ -14,7 +14,7 @@ from memcheck.edge.screen import Screen
 from memcheck.judge import Gate, check_file
 from memcheck.report.full import render
 from memcheck.report.json import document
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from memcheck.what_if import with_remedies
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.judge import Gate, check_file
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from tests.examples.rendered import ROOT, results
 
 GIB = 2**30

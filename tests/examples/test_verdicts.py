@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from tests.examples.rendered import NAMES, results
 
 # Errors and warnings; MEM103 and MEM104 say how near to the limit a plan is, which is for the golden files.

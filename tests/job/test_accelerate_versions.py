@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.score import answer
 from memcheck.judge import Gate, check_file
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 
 def plan(version: str | None, *, sync: str | None = None, **options: object) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.config.find import Gate
 from memcheck.judge import check_file
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 PLAN = """memcheck: 1
 model: mixtral-8x7b

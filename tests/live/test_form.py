@@ -22,7 +22,7 @@ from memcheck.live.protocol import Session
 from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.value_edits import edited
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.rules.run import check_layout, make_context
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

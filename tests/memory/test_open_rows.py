@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Finding
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 GIB = 2**30
 

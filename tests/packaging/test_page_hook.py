@@ -23,10 +23,10 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE", "release", "schemas"):
         source = root / name
         shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
-    (copy / "memcheck" / "ui").mkdir(parents=True)
+    (copy / "memcheck" / "live").mkdir(parents=True)
     shutil.copy(root / "memcheck" / "__init__.py", copy / "memcheck")
-    (copy / "memcheck" / "ui" / "__init__.py").write_text("")
-    (copy / ".gitignore").write_text("/memcheck/ui/page/\n/backend/\n")
+    (copy / "memcheck" / "live" / "__init__.py").write_text("")
+    (copy / ".gitignore").write_text("/memcheck/live/page/\n/backend/\n")
     backend = [
         sys.executable,
         "-m",
@@ -52,7 +52,7 @@ def build(checkout: Path) -> subprocess.CompletedProcess[str]:
 
 def page(checkout: Path, version: str | None) -> None:
     """Put a page of some version there."""
-    folder = checkout / "memcheck" / "ui" / "page"
+    folder = checkout / "memcheck" / "live" / "page"
     shutil.rmtree(folder, ignore_errors=True)
     if version is not None:
         folder.mkdir()
@@ -73,7 +73,7 @@ def test_wheel_carries_the_page_of_its_version(checkout: Path) -> None:
     assert not any("ui/page" in name for name in wheel(checkout))
     page(checkout, __version__)
     assert build(checkout).returncode == 0
-    assert {"memcheck/ui/page/index.html", "memcheck/ui/page/version.json"} <= set(wheel(checkout))
+    assert {"memcheck/live/page/index.html", "memcheck/live/page/version.json"} <= set(wheel(checkout))
 
 
 def test_page_of_another_version_is_refused(checkout: Path) -> None:
@@ -87,7 +87,7 @@ def test_page_of_another_version_is_refused(checkout: Path) -> None:
 def test_folder_that_is_no_page_is_refused(checkout: Path) -> None:
     """Something else in the page's folder stops the build."""
     page(checkout, __version__)
-    (checkout / "memcheck" / "ui" / "page" / "version.json").write_text("[]")
+    (checkout / "memcheck" / "live" / "page" / "version.json").write_text("[]")
     refused = build(checkout)
     assert refused.returncode != 0
     assert "is no built page" in refused.stderr + refused.stdout

@@ -12,7 +12,7 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.families.registry import read_architecture
 from memcheck.judge import Gate, check_file
 from memcheck.models.reader import ArchitectureError
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 GIB = 2**30
 STATES = ("parameters", "gradients", "master_weights", "optimizer_states")
@@ -80,7 +80,7 @@ def test_total_is_the_sum_of_what_is_shown() -> None:
     from memcheck import __version__
     from memcheck.edge.screen import Screen
     from memcheck.report.full import render
-    from memcheck.result import Report
+    from memcheck.rules.result import Report
 
     result = judge("llama-2-7b", "framework: pytorch, micro_batch_size: 1, sequence_length: 4096")
     answer = result.estimate

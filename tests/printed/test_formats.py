@@ -15,7 +15,7 @@ from memcheck.edge.screen import Screen, inert
 from memcheck.report import BINARY, FORMATS, renderer
 from memcheck.report.csv import cell
 from memcheck.report.markdown import code, escape
-from memcheck.result import Report, Unreadable
+from memcheck.rules.result import Report, Unreadable
 from tests.printed.harmless import HOSTILE, harm
 from tests.report import samples
 

@@ -7,7 +7,7 @@ from functools import cache
 from memcheck.edge.screen import Screen
 from memcheck.judge import Gate, check_file
 from memcheck.report import renderer
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from memcheck.what_if import make_dossier, with_remedies
 
 TRAINING = """\

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from memcheck.edge.screen import Screen
 from memcheck.report import renderer
-from memcheck.result import Report, Unreadable
+from memcheck.rules.result import Report, Unreadable
 from tests.report import samples
 from tests.report.rule_reports import CODES, at_root, report_of
 

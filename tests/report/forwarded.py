@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import Estimate
 from memcheck.plan.finding import Finding
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from tests.report import samples
 from tests.report.samples import GIB
 

@@ -21,7 +21,7 @@ from memcheck.report.forge import DOCS_URL, WORKSPACES
 from memcheck.report.full import render as render_full
 from memcheck.report.json import document as json_document
 from memcheck.report.sarif import document
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from memcheck.what_if import with_remedies
 from tests.rules.configured import settings_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate, Formula, Instant, RankEstimate, TensorGroup
 from memcheck.job.types import Assumption
 from memcheck.plan.finding import OTHER_HARDWARE, SAME_RESULT, Edit, Finding, Location, Remedy, Span
-from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.rules.result import PlanResult, Report, Unreadable
 
 GIB = 2**30
 

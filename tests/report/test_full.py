@@ -10,7 +10,7 @@ from memcheck.edge.screen import Screen, width
 from memcheck.plan.finding import Finding
 from memcheck.report.full import render
 from memcheck.report.screens import breakdown
-from memcheck.result import PlanResult, Report, Unreadable, defect_result
+from memcheck.rules.result import PlanResult, Report, Unreadable, defect_result
 from tests.report import samples
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

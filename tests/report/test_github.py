@@ -11,7 +11,7 @@ import pytest
 from memcheck.edge.screen import Screen
 from memcheck.plan.finding import Finding
 from memcheck.report.github import escape, escape_property, position, render, workflow_commands
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from tests.report import samples
 
 COMMAND = re.compile(r"^::(error|warning|notice) (.*?)::(.*)$", re.MULTILINE)

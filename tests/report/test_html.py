@@ -14,7 +14,7 @@ from memcheck.edge.screen import between, clean, gib, percent, words
 from memcheck.judge import Gate, check_file
 from memcheck.report.html import render
 from memcheck.report.html.shell import base_styles, stylesheet
-from memcheck.result import Report
+from memcheck.rules.result import Report
 from memcheck.what_if import make_dossier, with_remedies
 from tests.report import formats, samples
 from tests.report.forwarded import forwarded, result

@@ -10,7 +10,7 @@ import pytest
 
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.report.json import document, render, render_estimates
-from memcheck.result import Report, Unreadable
+from memcheck.rules.result import Report, Unreadable
 from tests.report import samples
 
 REPORTS = {

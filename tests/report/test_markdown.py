@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.report.markdown import BYTE_LIMIT, summary
-from memcheck.result import Report, Unreadable
+from memcheck.rules.result import Report, Unreadable
 from tests.report import samples
 
 
@@ -65,7 +65,7 @@ def test_a_summary_stays_below_githubs_limit() -> None:
     """Long names, many plans and many findings: whole plans are left out, and their number is said."""
     from memcheck.judge import Gate, check_file
     from memcheck.report.markdown import BYTE_LIMIT, summary
-    from memcheck.result import Report, Unreadable
+    from memcheck.rules.result import Report, Unreadable
 
     name = "\u6f22" * 20_000
     text = "memcheck: 1\nname: {}\nmodel: gpt2\n" + "".join(f"k{key}: {name[:200]}\n" for key in range(300))

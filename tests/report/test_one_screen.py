@@ -15,7 +15,7 @@ from memcheck.__main__ import main
 from memcheck.edge.screen import Screen
 from memcheck.judge import Gate, check_file
 from memcheck.report.full import render
-from memcheck.result import PASSED, PlanResult, Report
+from memcheck.rules.result import PASSED, PlanResult, Report
 from memcheck.what_if import with_remedies
 from tests.cli.plans import write, write_broken, write_over
 from tests.examples.rendered import NAMES, results

@@ -12,7 +12,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.edge.screen import gib, percent
 from memcheck.report.story.build import story
-from memcheck.result import Report
+from memcheck.rules.result import Report
 from tests.cli.plans import write, write_over
 from tests.report import formats, samples
 from tests.report.forwarded import forwarded, result

@@ -14,7 +14,7 @@ from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.record import Record
 from memcheck.report.full import render
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 from tests.report import samples
 
 

@@ -12,8 +12,8 @@ import pytest
 from memcheck.plan.finding import Edit, Finding, Span
 from memcheck.report import sarif
 from memcheck.report.sarif import document, line_hashes, one_line, uri
-from memcheck.result import Report
 from memcheck.rules.registry import RULES
+from memcheck.rules.result import Report
 from tests.report import samples
 from tests.report.formats import NAMES, rendered, report, schema
 from tests.report.rule_reports import CODES, ROOT, at_root
@@ -268,7 +268,7 @@ def test_no_more_results_than_github_takes(monkeypatch: pytest.MonkeyPatch) -> N
 def test_many_results_are_written_short(tmp_path: Path) -> None:
     """On one long line with thousands of findings none repeats the line, and the gravest are as many as GitHub shows."""
     from memcheck.judge import Gate, check_file
-    from memcheck.result import Report
+    from memcheck.rules.result import Report
 
     options = ", ".join(f"o{number}: yes" for number in range(5000))
     text = "memcheck: 1\nmodel: gpt2\nhardware: {gpu: h100-80gb}\ntraining: {micro_batch_size: 1, "

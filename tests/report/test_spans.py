@@ -9,7 +9,7 @@ import pytest
 
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Finding, Location, Span
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from tests.cli.plans import GOOD
 from tests.examples import rendered
 from tests.report.rule_reports import ROOT, at_root

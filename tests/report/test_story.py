@@ -24,7 +24,7 @@ from memcheck.report.html.document import block as draw_html
 from memcheck.report.story import blocks
 from memcheck.report.story.build import BLOCKS, LONGEST_LINE, document, render
 from memcheck.report.story.build import story as told
-from memcheck.result import Report
+from memcheck.rules.result import Report
 from memcheck.what_if import make_dossier, with_remedies
 from tests.report import formats, samples
 from tests.report.forwarded import forwarded

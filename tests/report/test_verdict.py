@@ -26,7 +26,7 @@ from memcheck.report.story.remedies import (
     time,
 )
 from memcheck.report.verdict import lead, verdict
-from memcheck.result import COMMENT, Hidden, PlanResult, Report
+from memcheck.rules.result import COMMENT, Hidden, PlanResult, Report
 from tests.report import samples
 from tests.report.failing import PLANS, judged, said
 from tests.report.html_page import Element, Page

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import figures
 from memcheck.config.find import EVERY, Gate
 from memcheck.judge import check_file
-from memcheck.result import PlanResult
 from memcheck.rules.grounds import ALTERNATIVES, alternative
+from memcheck.rules.result import PlanResult
 
 EXPERIMENT = "the plan would be another experiment"
 FOLLOWS = "it follows from other keys"

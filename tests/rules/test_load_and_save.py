@@ -7,7 +7,7 @@ import pytest
 from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import Finding
 from memcheck.plan.read import load_documents
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.what_if import with_remedies
 
 FSDP = """\

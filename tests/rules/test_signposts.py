@@ -12,7 +12,7 @@ from tests.rules.plans import found
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memcheck.result import PlanResult
+    from memcheck.rules.result import PlanResult
 
 PLAN = """memcheck: 1
 model: {model}

@@ -11,7 +11,7 @@ from memcheck.config.find import Settings
 from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.report.json import render
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 PLAN = """
 memcheck: 1

@@ -10,7 +10,7 @@ import pytest
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.models.types import Architecture
 from memcheck.plan.read import load_documents
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.verify.subject import (
     Subject,
     changed,

@@ -22,7 +22,7 @@ from memcheck.errors import ConfigurationError, UsageError
 from memcheck.plan.finding import Finding, key_of
 from memcheck.plan.schema import shorten
 from memcheck.record import Record
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 DEFAULT_FILE = ".memcheck-baseline.json"
 FORMAT = 1

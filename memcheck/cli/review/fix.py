@@ -27,7 +27,7 @@ from memcheck.plan.finding import Edit, FileEdits, Finding, Span
 from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
-from memcheck.result import PlanResult, Unreadable
+from memcheck.rules.result import PlanResult, Unreadable
 
 HOST = "MEM106"
 MAX_ROUNDS = 20

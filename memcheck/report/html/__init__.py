@@ -6,7 +6,7 @@ from memcheck.edge.screen import Screen
 from memcheck.report.html.document import body
 from memcheck.report.html.shell import page
 from memcheck.report.story.build import story
-from memcheck.result import Report
+from memcheck.rules.result import Report
 
 
 def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> str:

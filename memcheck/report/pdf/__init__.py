@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.report.story.build import story
-from memcheck.result import Report
+from memcheck.rules.result import Report
 
 
 def render(report: Report, screen: Screen | None = None, *, checked: bool = True) -> bytes:

@@ -39,7 +39,7 @@ from memcheck.report.story.findings import engine_section
 from memcheck.report.story.findings import rows as engine_rows
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import host_decides, lead, pressure, verdict
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 
 def story(report: Report, *, checked: bool = True) -> Story:

@@ -26,7 +26,7 @@ from memcheck.report.story.blocks import (
     SourceMark,
     Table,
 )
-from memcheck.result import PlanResult, Report
+from memcheck.rules.result import PlanResult, Report
 
 FIXABLE = "[*]"
 """The mark of a finding that ``--fix`` can repair."""

@@ -24,7 +24,7 @@ from memcheck.report.story.blocks import (
 )
 from memcheck.report.story.summary import gpu_tone
 from memcheck.report.verdict import host_decides, short_of_host
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 AROUND = ("load", "save")
 """Instants before and after the steps."""

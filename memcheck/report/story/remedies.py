@@ -36,7 +36,7 @@ from memcheck.report.story.blocks import (
     Verdict,
 )
 from memcheck.report.verdict import GPU_TONES, failed, said, short_of_host, verdict
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 SERVED = frozenset({"inference.batch_size", "inference.context_length", "inference.max_model_len"})
 """Keys of what is served, which remedies only lower."""

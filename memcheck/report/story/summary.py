@@ -6,7 +6,7 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import between, gib, percent, plural, value, words
 from memcheck.memory.fit import DOES_NOT_FIT, FITS, RUNS, UNCERTAIN, gpu_fit
 from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose
-from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult, Report
+from memcheck.rules.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult, Report
 
 LABELS = {"passed": ("pass", "good"), "failed": ("fail", "bad"), "error": ("fail", "bad")}
 TOP_COMPONENTS = 3

@@ -23,7 +23,7 @@ from memcheck.plan.schema import branches, load_schema
 from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
-from memcheck.result import PASSED, PlanResult
+from memcheck.rules.result import PASSED, PlanResult
 from memcheck.rules.run import make_context
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.budget import Budget

@@ -1,6 +1,6 @@
 /**
  * The engine of `memcheck ui`: Python on this machine in place of the workers. The server's addresses are described in
- * `memcheck/ui/server.py`.
+ * `memcheck/live/server.py`.
  */
 import type { Port } from "./lane.ts";
 import type { FromWorker, ToWorker } from "./messages.ts";

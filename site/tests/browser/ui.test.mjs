@@ -14,7 +14,7 @@ const own = site();
 const SERVE = `
 import sys
 from memcheck.cli.replace import put_in_place
-from memcheck.ui.server import PageServer
+from memcheck.live.server import PageServer
 server = PageServer(sys.argv[1], put_in_place, page=sys.argv[2])
 print(server.address, flush=True)
 server.serve_forever()

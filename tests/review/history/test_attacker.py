@@ -203,7 +203,7 @@ def test_linked_worktree_works(checkout: Path, tmp_path: Path) -> None:
 STARTERS = {"subprocess", "_posixsubprocess", "multiprocessing", "pty", "popen2", "asyncio"}
 CALLS = {"system", "popen", "startfile", "fork", "forkpty", "posix_spawn", "posix_spawnp"}
 ONLY = Path("memcheck/cli/review/history/git.py")
-OWN_PROCESSES = (Path("memcheck/cli/pool.py"), Path("memcheck/ui/server.py"))
+OWN_PROCESSES = (Path("memcheck/cli/pool.py"), Path("memcheck/live/server.py"))
 """Copies of memcheck itself, which judge plans beside it (`--jobs`) or answer the page of `memcheck ui`."""
 ON_REQUEST = (Path("memcheck/cli/run.py"), Path("memcheck/cli/submit.py"))
 """`memcheck run -- COMMAND` and `memcheck submit -- COMMAND` start the command that they are given, and nothing else."""

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.accounts.estimate import PARTS
 from memcheck.judge import Gate, check_file
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.what_if import make_dossier, with_remedies
 from memcheck.what_if.compare import DATA_CENTRE
 

@@ -6,7 +6,7 @@ from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 from memcheck.what_if import with_remedies
 
 REPLICATED = """\

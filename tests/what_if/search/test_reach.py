@@ -8,7 +8,7 @@ from memcheck.configs.plan_text import grown, leaves
 from memcheck.judge import Gate, check_file
 from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import edited
-from memcheck.result import PASSED
+from memcheck.rules.result import PASSED
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.changes import CandidateChange
 from memcheck.what_if.remedies.price import Pricer

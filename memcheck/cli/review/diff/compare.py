@@ -11,7 +11,7 @@ from memcheck import __version__
 from memcheck.plan.finding import Finding
 from memcheck.plan.read import SHORT
 from memcheck.record import Record
-from memcheck.result import PlanResult
+from memcheck.rules.result import PlanResult
 
 ADDED, REMOVED, RENAMED, CHANGED, UNCHANGED = "added", "removed", "renamed", "changed", "unchanged"
 FAILS_NOW, PASSES_NOW, SAME = "fails-now", "passes-now", "same"

@@ -13,7 +13,7 @@ from memcheck.config.find import LARGEST, PlanFile, may_hold_table
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import RefusedError, read_whole
 from memcheck.errors import UsageError
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 
 
 class Changes:

@@ -35,7 +35,7 @@ from memcheck.live.protocol import Session, utf8
 from memcheck.live.requests import LARGEST, Workspace, checked_name
 from memcheck.plan.text import shown_path
 from memcheck.record import Record
-from memcheck.result import Unreadable
+from memcheck.rules.result import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 
 from memcheck.cli.replace import put_in_place
 from memcheck.errors import UsageError
-from memcheck.ui.server import LARGEST_REQUEST, Folder, PageServer, page_files
+from memcheck.live.server import LARGEST_REQUEST, Folder, PageServer, page_files
 
 pytestmark = pytest.mark.slow
 
@@ -220,7 +220,7 @@ def test_an_installation_without_a_page_says_so(tmp_path: Path, plans: Path) -> 
 def test_the_command_prints_its_address(root: Path, plans: Path) -> None:
     """It answers on 127.0.0.1 and ends with Ctrl-C; without a page it is a usage error."""
     command = [sys.executable, "-m", "memcheck", "ui", str(plans), "--no-browser"]
-    if not (root / "memcheck" / "ui" / "page" / "index.html").is_file():
+    if not (root / "memcheck" / "live" / "page" / "index.html").is_file():
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
         assert "this installation has no page" in done.stderr
