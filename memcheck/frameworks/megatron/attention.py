@@ -29,7 +29,7 @@ from memcheck.frameworks.megatron.linear import (
     row,
     uses_te,
 )
-from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
+from memcheck.frameworks.megatron.recompute import Discarded, Outputs, checkpoint
 from memcheck.models.types import Attention, LatentAttention, Norm
 
 
@@ -38,58 +38,15 @@ def self_attention(
 ) -> tuple[Value, Projection]:
     """Compute self-attention [tokens, hidden], and return its output projection for the bias that is added later.
 
-    ``spec``: the input norm, where the qkv projection applies it (TE). ``recompute``: whether selective recompute runs
-    the core attention again (``core_attn``).
+    ``x``: [tokens, hidden]. ``spec``: the input norm, where the qkv projection applies it (TE). ``recompute``: whether
+    selective recompute runs the core attention again (``core_attn``). The steps are those of ``Attention.forward``.
     """
-    tape = ctx.tape
-    local_heads = ceil_div(attention.heads, ctx.tp)
-    local_kv_heads = max(1, attention.kv_heads // ctx.tp)
-    query_heads = 2 * attention.heads if attention.output_gate else attention.heads  # a gate for each query
-    qkv_width = (query_heads + 2 * attention.kv_heads) * attention.head_dim
-    qkv_projection = projection(
-        ctx, "self_attention.linear_qkv", ceil_div(qkv_width, ctx.tp), ctx.hidden, bias=attention.qkv_bias
-    )
-    qkv = column(ctx, x, qkv_projection, "linear_qkv", spec)
-    del x
-    if attention.kv_heads < ctx.tp:  # several tensor ranks share a key-value head
-        qkv = _gather_qkv(tape, qkv, qkv_width)
-    # split into queries, gates, keys and values: views, of which some are copied
-    rows = qkv.shape[0]
-    query_shape, kv_shape = (rows, local_heads * attention.head_dim), (rows, local_kv_heads * attention.head_dim)
-    gate = None
-    if attention.output_gate and is_bridged(ctx.setting):
-        q, key, value = tape.views(qkv, (rows, 2 * query_shape[1]), kv_shape, kv_shape)
-        q, gate = _split_interleaved(tape, copy(tape, q, "query reshape") if local_kv_heads > 1 else q)
-        q = copy(tape, q, "contiguous q")
-    else:
-        if attention.output_gate:
-            q, gate, key, value = tape.views(qkv, query_shape, query_shape, kv_shape, kv_shape)
-        else:
-            q, key, value = tape.views(qkv, query_shape, kv_shape, kv_shape)
-        if local_heads > local_kv_heads > 1:  # heads of different groups are not adjacent
-            q = copy(tape, q, "query reshape")
-            gate = copy(tape, gate, "gate reshape") if gate is not None else None
-    del qkv
-    rotates = attention.rotary_dim > 0
-    q = _head_norm(ctx, attention.query_norm, q, "q_layernorm")
-    key = _head_norm(ctx, attention.key_norm, key, "k_layernorm")
-    qkv_output = q, key  # Attention.forward's qkv_output, to its end, as its query, key and value are
-    if rotates:
-        q, key = rotary(ctx, q, attention.rotary_dim), rotary(ctx, key, attention.rotary_dim)
-    # q, k and v are still views of one tensor, so that the kernel writes their gradients into one
-    packed = not rotates and local_heads == local_kv_heads and attention.query_norm is None
-    kernel = Kernel(
-        heads=local_heads,
-        kv_heads=local_kv_heads,
-        qk_dim=attention.head_dim,
-        v_dim=attention.head_dim,
-        packed=packed,
-        dropout=attention_dropout(ctx, attention.dropout),
-    )
-    if recompute:
-        out = checkpoint(ctx, lambda ctx, qkv: core_attention(ctx, kernel, *qkv), (q, key, value))
-    else:
-        out = core_attention(ctx, kernel, q, key, value)
+    kernel = _local_kernel(ctx, attention)
+    query, key, value, gate = _query_key_value(ctx, attention, kernel, x, spec)
+    qkv_output = query, key  # Attention.forward's variable `qkv_output`, which lives until forward returns
+    if attention.rotary_dim > 0:
+        query, key = rotary(ctx, query, attention.rotary_dim), rotary(ctx, key, attention.rotary_dim)
+    out = _core_attention(ctx, kernel, query, key, value, recompute=recompute)
     if gate is not None:
         out = _apply_output_gate(ctx, out, gate)
     output_projection = projection(
@@ -101,8 +58,77 @@ def self_attention(
         adds=False,
     )
     out = row(ctx, out, output_projection, "linear_proj", keeps_input=True)
-    del qkv_output
+    del qkv_output  # forward returns
     return out, output_projection
+
+
+def _local_kernel(ctx: Context, attention: Attention) -> Kernel:
+    """Return the dimensions of self-attention on this tensor rank, which has at least one key-value head."""
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, attention.kv_heads // ctx.tp)
+    return Kernel(
+        heads=heads,
+        kv_heads=kv_heads,
+        qk_dim=attention.head_dim,
+        v_dim=attention.head_dim,
+        # nothing has copied q and k since the split
+        packed=attention.rotary_dim == 0 and heads == kv_heads and attention.query_norm is None,
+        dropout=attention_dropout(ctx, attention.dropout),
+    )
+
+
+def _core_attention(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value, *, recompute: bool) -> Value:
+    """Compute attention [tokens, heads * v_dim], as a checkpoint of its own if ``recompute`` (``core_attn``)."""
+    if recompute:
+        return checkpoint(ctx, lambda ctx, qkv: core_attention(ctx, kernel, *qkv), (query, key, value))
+    return core_attention(ctx, kernel, query, key, value)
+
+
+def _query_key_value(
+    ctx: Context, attention: Attention, kernel: Kernel, x: Value, spec: Norm | None
+) -> tuple[Value, Value, Value, Value | None]:
+    """Compute query, key, value and output gate, each [tokens, heads * head_dim] of this rank.
+
+    ``x``: [tokens, hidden]. ``spec``: the norm that the projection applies first; None: none. The gate is None in
+    models without one. Source: SelfAttention.get_query_key_value_tensors.
+    """
+    query_heads = 2 * attention.heads if attention.output_gate else attention.heads  # a gate for each query
+    qkv_width = (query_heads + 2 * attention.kv_heads) * attention.head_dim
+    qkv_projection = projection(
+        ctx, "self_attention.linear_qkv", ceil_div(qkv_width, ctx.tp), ctx.hidden, bias=attention.qkv_bias
+    )
+    qkv = column(ctx, x, qkv_projection, "linear_qkv", spec)
+    if attention.kv_heads < ctx.tp:  # several tensor ranks share a key-value head
+        qkv = _gather_qkv(ctx.tape, qkv, qkv_width)
+    query, key, value, gate = _split_qkv(ctx, attention, kernel, qkv)
+    query = _head_norm(ctx, attention.query_norm, query, "q_layernorm")
+    key = _head_norm(ctx, attention.key_norm, key, "k_layernorm")
+    return query, key, value, gate
+
+
+def _split_qkv(
+    ctx: Context, attention: Attention, kernel: Kernel, qkv: Value
+) -> tuple[Value, Value, Value, Value | None]:
+    """Split the joint projection ``qkv`` [tokens, columns] into query, key, value and output gate.
+
+    They are views, except where a reshape has to copy. The gate (Qwen 3 Next's ``attention_output_gate``) is None in
+    models without one.
+    """
+    tape, rows = ctx.tape, qkv.shape[0]
+    query_shape, kv_shape = (rows, kernel.heads * kernel.qk_dim), (rows, kernel.kv_heads * kernel.qk_dim)
+    copies_query = kernel.heads > kernel.kv_heads > 1  # in qkv, the query heads of two groups are not adjacent
+    if not attention.output_gate:
+        query, key, value = tape.views(qkv, query_shape, kv_shape, kv_shape)
+        return copy(tape, query, "query reshape") if copies_query else query, key, value, None
+    if is_bridged(ctx.setting):
+        query_and_gate, key, value = tape.views(qkv, (rows, 2 * query_shape[1]), kv_shape, kv_shape)
+        if kernel.kv_heads > 1:
+            query_and_gate = copy(tape, query_and_gate, "query reshape")
+        query, gate = _split_interleaved(tape, query_and_gate)
+        return copy(tape, query, "contiguous q"), key, value, gate
+    query, gate, key, value = tape.views(qkv, query_shape, query_shape, kv_shape, kv_shape)
+    if copies_query:
+        query, gate = copy(tape, query, "query reshape"), copy(tape, gate, "gate reshape")
+    return query, key, value, gate
 
 
 def _split_interleaved(tape: Tape, x: Value) -> tuple[Value, Value]:
@@ -225,71 +251,86 @@ def latent_attention(
     ``x``: the normalised hidden states. ``recompute``: selective recompute runs the core attention again
     (``core_attn``). ``up_proj``: it runs the up projections again (``mla_up_proj``).
     """
-    tape = ctx.tape
-    prefix = "self_attention."
     heads = attention.heads // ctx.tp
-    q_dim = attention.qk_nope_head_dim + attention.qk_rope_head_dim
-    compressed = x
-    if attention.q_lora_rank:
-        compressed = replicated(
-            ctx,
-            x,
-            projection(ctx, prefix + "linear_q_down_proj", attention.q_lora_rank, ctx.hidden),
-            "linear_q_down_proj",
-        )
-        q_up = projection(ctx, prefix + "linear_q_up_proj", heads * q_dim, attention.q_lora_rank)
-        q_norm: Norm | None = Norm("rmsnorm", attention.q_lora_rank)
+    inputs = _compress(ctx, attention, x)
+    project_up = _up_projections(ctx, attention, heads)
+    if up_proj:
+        discarded = Discarded(ctx)
+        query, key, value = discarded.run(project_up, inputs)
     else:
-        q_up, q_norm = projection(ctx, prefix + "linear_q_proj", heads * q_dim, ctx.hidden), None
-    down = projection(
-        ctx, prefix + "linear_kv_down_proj", attention.kv_lora_rank + attention.qk_rope_head_dim, ctx.hidden
-    )
-    combined = replicated(ctx, x, down, "linear_kv_down_proj")
-    del x
-    rows = combined.shape[0]
-    kv, k_rotary = tape.views(combined, (rows, attention.kv_lora_rank), (rows, attention.qk_rope_head_dim))
-    del combined
-    if is_sequence_parallel(ctx):
-        k_rotary = gather_sequence(ctx, k_rotary, "gather k_pos_emb")
-    kv_up = projection(
-        ctx,
-        prefix + "linear_kv_up_proj",
-        heads * (attention.qk_nope_head_dim + attention.v_head_dim),
-        attention.kv_lora_rank,
-    )
-
-    def project_up(ctx: Context, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return q, k and v of compressed queries, compressed keys and values, and the rotary part of the keys."""
-        compressed_q, compressed_kv, k_rotary = inputs
-        q = column(ctx, compressed_q, q_up, "linear_q_up_proj", q_norm)
-        key_value = column(ctx, compressed_kv, kv_up, "linear_kv_up_proj", Norm("rmsnorm", attention.kv_lora_rank))
-        return _rotate(ctx, attention, heads, q, key_value, k_rotary)
-
-    discarded = Discarded(ctx) if up_proj else None
-    inputs = (compressed, kv, k_rotary)
-    q, key, value = discarded.run(project_up, inputs) if discarded is not None else project_up(ctx, inputs)
-    forward_locals = compressed, kv  # variables of forward, to its end, as q, k and v are
-    del compressed, kv, k_rotary, inputs
+        query, key, value = project_up(ctx, inputs)
+    forward_locals = inputs[:2]  # Attention.forward's variables `q_compressed` and `kv_compressed`, until it returns
+    del inputs  # the rotary part of the keys dies here
     kernel = Kernel(
         heads=heads,
         kv_heads=heads,
-        qk_dim=q_dim,
+        qk_dim=attention.qk_nope_head_dim + attention.qk_rope_head_dim,
         v_dim=attention.v_head_dim,
         packed=False,
         dropout=attention_dropout(ctx, attention.dropout),
     )
-    if recompute:
-        out = checkpoint(ctx, lambda ctx, qkv: core_attention(ctx, kernel, *qkv), (q, key, value))
-    else:
-        out = core_attention(ctx, kernel, q, key, value)
-    if discarded is not None:
+    out = _core_attention(ctx, kernel, query, key, value, recompute=recompute)
+    if up_proj:
         out = discarded.discard(out)
-    proj = projection(
-        ctx, prefix + "linear_proj", ctx.hidden, heads * attention.v_head_dim, bias=attention.bias, adds=False
+    output_projection = projection(
+        ctx,
+        "self_attention.linear_proj",
+        ctx.hidden,
+        heads * attention.v_head_dim,
+        bias=attention.bias,
+        adds=False,
     )
-    out = row(ctx, out, proj, "linear_proj", keeps_input=True)
-    del forward_locals
-    return out, proj
+    out = row(ctx, out, output_projection, "linear_proj", keeps_input=True)
+    del forward_locals  # forward returns
+    return out, output_projection
+
+
+def _compress(ctx: Context, attention: LatentAttention, x: Value) -> tuple[Value, Value, Value]:
+    """Project hidden states ``x`` down to compressed queries, compressed keys and values, and the keys' rotary part.
+
+    Shapes: [tokens, q_lora_rank], [tokens, kv_lora_rank], [tokens, qk_rope_head_dim]. Every tensor rank computes all of
+    them, for its own tokens. Without ``q_lora_rank`` the queries are not compressed: ``x`` itself is returned.
+    """
+    compressed_query = x
+    if attention.q_lora_rank:
+        q_down = projection(ctx, "self_attention.linear_q_down_proj", attention.q_lora_rank, ctx.hidden)
+        compressed_query = replicated(ctx, x, q_down, "linear_q_down_proj")
+    kv_columns = attention.kv_lora_rank + attention.qk_rope_head_dim
+    kv_down = projection(ctx, "self_attention.linear_kv_down_proj", kv_columns, ctx.hidden)
+    combined = replicated(ctx, x, kv_down, "linear_kv_down_proj")
+    rows = combined.shape[0]
+    compressed_kv, k_rotary = ctx.tape.views(
+        combined, (rows, attention.kv_lora_rank), (rows, attention.qk_rope_head_dim)
+    )
+    if is_sequence_parallel(ctx):
+        k_rotary = gather_sequence(ctx, k_rotary, "gather k_pos_emb")
+    return compressed_query, compressed_kv, k_rotary
+
+
+def _up_projections(ctx: Context, attention: LatentAttention, heads: int) -> Outputs:
+    """Register the up projections of ``heads`` local heads, and return the function that applies them.
+
+    It takes what :func:`_compress` returns, and returns query, key and value, each [tokens, heads * head width].
+    Selective recompute runs it a second time with the same weights.
+    """
+    q_columns = heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)
+    kv_columns = heads * (attention.qk_nope_head_dim + attention.v_head_dim)
+    if attention.q_lora_rank:
+        q_up = projection(ctx, "self_attention.linear_q_up_proj", q_columns, attention.q_lora_rank)
+        q_norm: Norm | None = Norm("rmsnorm", attention.q_lora_rank)
+    else:
+        q_up, q_norm = projection(ctx, "self_attention.linear_q_proj", q_columns, ctx.hidden), None
+    kv_up = projection(ctx, "self_attention.linear_kv_up_proj", kv_columns, attention.kv_lora_rank)
+    kv_norm = Norm("rmsnorm", attention.kv_lora_rank)
+
+    def project_up(ctx: Context, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Normalise and project up, then rotate (``qkv_up_proj_and_rope_apply``)."""
+        compressed_query, compressed_kv, k_rotary = inputs
+        query = column(ctx, compressed_query, q_up, "linear_q_up_proj", q_norm)
+        key_value = column(ctx, compressed_kv, kv_up, "linear_kv_up_proj", kv_norm)
+        return _rotate(ctx, attention, heads, query, key_value, k_rotary)
+
+    return project_up
 
 
 def _rotate(
