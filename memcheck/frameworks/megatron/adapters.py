@@ -25,13 +25,23 @@ from memcheck.frameworks.megatron.bridge_adapters import (
     MCORE_BRIDGE,
     OPTION,
     bridged,
+    bridged_column,
     bridged_row,
     bridged_whole,
     demand_whole_experts,
     is_bridged,
     normalised_column,
 )
-from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, gather_sequence, is_sequence_parallel
+from memcheck.frameworks.megatron.linear import (
+    Projection,
+    base_column,
+    fuses_wgrad,
+    gather_sequence,
+    is_sequence_parallel,
+    norm,
+    norm_statistics,
+    uses_te,
+)
 from memcheck.frameworks.megatron.tensors import whole_block
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Norm
@@ -167,7 +177,7 @@ def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, te
     return _add_scaled(ctx, base, update)
 
 
-def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
+def replicated_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
     """Add the LoRA adapter's output to the output of a replicated layer, for this rank's tokens: [tokens, outputs].
 
     ``x``: [tokens, inputs]. ``base``: the layer's own output. Each tensor rank computes its columns of both adapter
@@ -187,7 +197,7 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
     return _add_scaled(ctx, base, update)
 
 
-def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
+def normalise_for_adapter(ctx: Context, x: Value, spec: Norm, label: str) -> Value:
     """Compute the normalised input of TE's LayerNormLinear for all tokens, [tokens, hidden]: the adapter reads it, too.
 
     Saved are ``x``, the norm's statistics, and this rank's normalised tokens: TE clears them otherwise, but not if the
@@ -195,21 +205,15 @@ def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str)
     third tensor.
     """
     tape, gathers_input = ctx.tape, is_sequence_parallel(ctx)
-    if spec is None:
-        return gather_sequence(ctx, x, label + " all-gather") if gathers_input else x
-    weight, bias = ctx.norm_weight(spec, label + ".layer_norm")
+    norm_parameters = [n for n in ctx.norm_weight(spec, label + ".layer_norm") if n is not None]
     shape, dtype = x.shape, x.dtype
-    rows = shape[:-1]
-    out = tape.value(shape, dtype, label + " input")
-    stats = [tape.new(rows, "fp32", label + " rstd")]
-    if spec.kind.startswith("layernorm"):
-        stats.append(tape.new(rows, "fp32", label + " mean"))
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
-    norm_parameters = [n for n in (weight, bias) if n is not None]
-    saved = (x.storage, *stats, out.storage)
+    out = tape.value(shape, dtype, label + " input")
+    statistics = norm_statistics(tape, spec, shape[:-1], label)
+    saved = (x.storage, *statistics, out.storage)
+    del statistics
     if gathers_input:
         out = tape.value(gathered_shape, dtype, label + " all-gather")
-    del stats
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: the sum of the layer's and the adapter's input gradients, reduce-scattered, then the norm's dX."""
@@ -223,12 +227,28 @@ def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str)
         dx = tape.new(shape, dtype, label + " norm backward")
         return [dx, *(None for _ in norm_parameters)]
 
-    return tape.record(out, (x, *(tape.parameter(n) for n in norm_parameters)), run, saves=saved)
+    return tape.record(out, (x, *map(tape.parameter, norm_parameters)), run, saves=saved)
 
 
 def adapted_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None) -> Value:
+    """Compute a column-parallel layer with its LoRA adapter: [tokens, outputs / tp].
+
+    ``x``: [this rank's tokens, inputs]. ``spec``: the norm before the layer; None: there is none.
+    """
+    if uses_te(ctx.setting) and spec is not None:
+        return _adapted_norm_column(ctx, x, projection, label, spec)
+    x = norm(ctx, spec, x)
+    base = base_column(ctx, x, projection, label, None)
+    if is_bridged(ctx.setting):
+        return bridged_column(ctx, x, base, projection.weight.name, projection.weight.shape[0])
+    gathered = gather_sequence(ctx, x, label + " adapter all-gather") if is_sequence_parallel(ctx) else x
+    del x
+    return column_adapter(ctx, gathered, base, projection.weight.name, projection.weight.shape[0], ctx.tp)
+
+
+def _adapted_norm_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm) -> Value:
     """Compute TE's norm, gather and product, with the LoRA adapter on the normalised input."""
-    if is_bridged(ctx.setting) and spec is not None:
+    if is_bridged(ctx.setting):
         return normalised_column(ctx, x, projection, label, spec)
     tape, outputs = ctx.tape, projection.weight.shape[0]
     normalised = normalise_for_adapter(ctx, x, spec, label)

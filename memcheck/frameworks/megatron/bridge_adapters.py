@@ -18,7 +18,7 @@ from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.operator import add, dropout, operator, scale
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, is_sequence_parallel
+from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, is_sequence_parallel, norm_statistics
 from memcheck.models.types import Norm
 
 OPTION, MCORE_BRIDGE = "bridge_backend", "mcore-bridge"
@@ -77,17 +77,14 @@ def normalised_column(ctx: Context, x: Value, projection: Projection, label: str
     of the product is live until then. The adapter's gradient is added after the reduce-scatter.
     """
     tape, gathers_input = ctx.tape, is_sequence_parallel(ctx)
+    norm_parameters = [n for n in ctx.norm_weight(spec, label + ".layer_norm") if n is not None]
     shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
-    weight, bias = ctx.norm_weight(spec, label + ".layer_norm")
-    norm_parameters = [n for n in (weight, bias) if n is not None]
     product_gradient: list[Storage] = []
     normalised = tape.value(shape, dtype, label + " input")
-    stats = [tape.new(shape[:-1], "fp32", label + " rstd")]
-    if spec.kind.startswith("layernorm"):
-        stats.append(tape.new(shape[:-1], "fp32", label + " mean"))
-    saved = (x.storage, *stats, normalised.storage)  # TE does not clear a normalised input that it returns
-    del stats
+    statistics = norm_statistics(tape, spec, shape[:-1], label)
+    saved = (x.storage, *statistics, normalised.storage)  # TE does not clear a normalised input that it returns
+    del statistics
 
     def normalise(grad: Storage) -> list[Storage | None]:
         """Backward of norm and product, when both have their gradients: dX of the product, the adapter's added, the
@@ -108,14 +105,14 @@ def normalised_column(ctx: Context, x: Value, projection: Projection, label: str
         product_gradient.append(grad)
         return [None]
 
-    normalised = tape.record(normalised, (x, *(tape.parameter(n) for n in norm_parameters)), normalise, saves=saved)
+    normalised = tape.record(normalised, (x, *map(tape.parameter, norm_parameters)), normalise, saves=saved)
     del x
-    summed = tape.new(gathered_shape, dtype, label + " all-gather") if gathers_input else None
-    base = tape.record(
-        tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label), (normalised,), multiply
-    )
-    del summed
-    return bridged_column(ctx, normalised, base, projection.weight.name, projection.weight.shape[0])
+    weight = projection.weight
+    gathered = tape.new(gathered_shape, dtype, label + " all-gather") if gathers_input else None
+    product = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, label)
+    base = tape.record(product, (normalised,), multiply)
+    del product, gathered
+    return bridged_column(ctx, normalised, base, weight.name, weight.shape[0])
 
 
 def bridged_row(ctx: Context, x: Value, base: Value, name: str) -> Value:

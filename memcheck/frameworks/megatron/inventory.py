@@ -122,7 +122,7 @@ def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFl
     moment = step.pass_at(index)
     saving: list[UnitsInFlight] = []
     for chunk_index, units in enumerate(rank.chunks):
-        passes = chunk_index == moment.of.chunk
+        passes = chunk_index == moment.running.chunk
         for unit in units:
             passes = passes and unit.name != running_unit
             times = moment.counts[chunk_index] + passes

@@ -14,10 +14,10 @@ autograd sees is one cached dummy per weight shape (``module/base.py``, get_dumm
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Context, Setting, adapts
 from memcheck.autograd.modules import fused_norm
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Parameter, Storage, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.models.types import Norm
 from memcheck.record import Record
 
@@ -107,26 +107,32 @@ def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Nor
     (TELayerNormColumnParallelLinear); None: there is none. Returns [tokens, outputs / tp]. Under sequence parallelism a
     rank has a part of the tokens, and the layer gathers those of the whole tensor-parallel group.
     """
-    if ctx.setting.adapter is not None:
-        from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps
-        from memcheck.frameworks.megatron.bridge_adapters import bridged_column, is_bridged
+    adapter = ctx.setting.adapter
+    if adapter is not None and adapts(adapter, projection.weight.name):
+        from memcheck.frameworks.megatron.adapters import adapted_column
 
-        if wraps(ctx.setting.adapter, projection.weight.name):
-            if uses_te(ctx.setting) and spec is not None:
-                return adapted_column(ctx, x, projection, label, spec)
-            x = norm(ctx, spec, x)
-            if uses_te(ctx.setting):
-                base = _te_column(ctx, x, projection, label, None)
-            else:
-                base = _local_column(ctx, x, projection, label)
-            if is_bridged(ctx.setting):
-                return bridged_column(ctx, x, base, projection.weight.name, projection.weight.shape[0])
-            gathered = gather_sequence(ctx, x, label + " adapter all-gather") if is_sequence_parallel(ctx) else x
-            del x
-            return column_adapter(ctx, gathered, base, projection.weight.name, projection.weight.shape[0], ctx.tp)
+        return adapted_column(ctx, x, projection, label, spec)
+    return base_column(ctx, x, projection, label, spec)
+
+
+def base_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None) -> Value:
+    """Compute a column-parallel layer without its adapter, by TE or by Megatron itself; see :func:`column`."""
     if uses_te(ctx.setting):
         return _te_column(ctx, x, projection, label, spec)
     return _local_column(ctx, norm(ctx, spec, x), projection, label)
+
+
+def norm_statistics(tape: Tape, spec: Norm | None, rows: tuple[int, ...], label: str) -> list[Storage]:
+    """Allocate what TE's norm kernel saves of each row in fp32: the reciprocal deviation, and LayerNorm's mean.
+
+    ``rows``: shape of the input without its last dimension. Empty without a norm.
+    """
+    if spec is None:
+        return []
+    statistics = [tape.new(rows, "fp32", label + " rstd")]
+    if spec.kind.startswith("layernorm"):
+        statistics.append(tape.new(rows, "fp32", label + " mean"))
+    return statistics
 
 
 def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None) -> Value:
@@ -136,63 +142,59 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
     fp8) and the norm's statistics per row. Under sequence parallelism it saves this rank's tokens of the input and
     gathers them again in backward. Source: TransformerEngine pytorch/module/layernorm_linear.py.
     """
-    tape = ctx.tape
-    gathers_input = is_sequence_parallel(ctx)
+    tape, gathers_input = ctx.tape, is_sequence_parallel(ctx)
+    weight, bias = projection.weight, projection.bias if projection.adds_bias else None
+    norm_parameters = [n for n in ctx.norm_weight(spec, label + ".layer_norm") if n is not None]
     x_shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
-    norm_weight, norm_bias = ctx.norm_weight(spec, label + ".layer_norm")
-    stats = []
-    product_input = x.storage
     input_dtype = "fp8" if quantizes(ctx.setting) else dtype
+    needs_input_grad, needs_weight_grad = x.needs_grad, weight.requires_grad
+    product_input = x.storage
     if spec is not None or input_dtype != dtype:
         # the norm's kernel writes fp8 itself; without a norm the input is cast
         product_input = tape.new(x_shape, input_dtype, label + " input")
-    if spec is not None:
-        rows = x_shape[:-1]
-        stats = [tape.new(rows, "fp32", label + " rstd")]
-        if spec.kind.startswith("layernorm"):
-            stats.append(tape.new(rows, "fp32", label + " mean"))
-    needs_input_grad = x.needs_grad
-    needs_weight_grad = projection.weight.requires_grad
+    statistics = norm_statistics(tape, spec, x_shape[:-1], label)
     gathered = tape.new(gathered_shape, input_dtype, label + " all-gather") if gathers_input else None
-    rowwise_input = (
-        rows_in_fp8(ctx, x_shape, label) if needs_weight_grad and tape.grad_enabled and not gathers_input else None
-    )
-    out = tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label)
-    del gathered, rowwise_input
-    saved = [x.storage if spec is not None else None, product_input if needs_weight_grad else None, *stats]
-    del product_input, stats
-    weight, bias = projection.weight, projection.bias
-    norm_parameters = [n for n in (norm_weight, norm_bias) if n is not None]
+    rowwise_input = None
+    if needs_weight_grad and tape.grad_enabled and not gathers_input:
+        rowwise_input = rows_in_fp8(ctx, x_shape, label)
+    out = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, label)
+    del gathered, rowwise_input  # the product has read them
+    saved = [x.storage if spec is not None else None, product_input if needs_weight_grad else None, *statistics]
+    del product_input, statistics
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: gather the input again, dX, dW and bias gradient, then reduce-scatter and the norm's backward."""
-        gathered = []
-        if gathers_input and needs_weight_grad:
-            gathered.append(tape.new(gathered_shape, input_dtype, label + " all-gather"))
-            if input_dtype != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
-                # dW reads fp8 columns: MXFP8 gathers only these, other recipes make them out of the gathered rows
-                gathered.append(tape.new(gathered_shape, input_dtype, label + " all-gather by columns"))
-        cast = gradient_in_fp8(ctx, grad, label)
+        gathered = _gathered_for_dw(ctx, gathered_shape, dtype, label) if gathers_input and needs_weight_grad else []
+        gradient_copies = gradient_in_fp8(ctx, grad, label)
         dx = tape.new(gathered_shape, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
-        dw = _weight_gradient(ctx, weight, label)
-        db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and projection.adds_bias else None
-        del gathered, cast
+        weight_gradients = [_weight_gradient(ctx, weight, label)]
+        if bias is not None:
+            weight_gradients.append(tape.new(bias.shape, bias.dtype, label + " db"))
+        del gathered, gradient_copies
         saved[1] = None  # clear_tensor_data(ln_out): the product's input is freed before the norm's backward
-        input_gradient: Storage | None = reduced
-        norm_gradients: list[Storage | None] = []
-        if spec is not None:
-            input_gradient = tape.new(x_shape, dtype, label + " norm backward")
-            norm_gradients = [tape.new(n.shape, n.dtype, label + " norm backward") for n in norm_parameters]
-        del dx, reduced
-        weight_gradients: list[Storage | None] = [dw, db] if bias is not None and projection.adds_bias else [dw]
-        return [input_gradient if needs_input_grad else None, *norm_gradients, *weight_gradients]
+        if spec is None:
+            return [reduced if needs_input_grad else None, *weight_gradients]
+        norm_dx = tape.new(x_shape, dtype, label + " norm backward")
+        norm_gradients = [tape.new(n.shape, n.dtype, label + " norm backward") for n in norm_parameters]
+        return [norm_dx if needs_input_grad else None, *norm_gradients, *weight_gradients]
 
-    inputs = [x, *(tape.parameter(n) for n in norm_parameters), tape.parameter(weight)]
-    if bias is not None and projection.adds_bias:
-        inputs.append(tape.parameter(bias))
-    return tape.record(out, tuple(inputs), run, saves=saved)
+    parameters = [*norm_parameters, weight] if bias is None else [*norm_parameters, weight, bias]
+    return tape.record(out, (x, *map(tape.parameter, parameters)), run, saves=saved)
+
+
+def _gathered_for_dw(ctx: Context, shape: tuple[int, ...], dtype: str, label: str) -> list[Storage]:
+    """Gather a column-parallel layer's input for dW under sequence parallelism, to ``shape`` [tokens, inputs].
+
+    In fp8, dW reads columns. MXFP8 gathers these alone; other recipes gather rows, and copy them by columns.
+    """
+    if not quantizes(ctx.setting):
+        return [ctx.tape.new(shape, dtype, label + " all-gather")]
+    gathered = [ctx.tape.new(shape, "fp8", label + " all-gather")]
+    if ctx.setting.option("fp8_recipe") != "mxfp8":
+        gathered.append(ctx.tape.new(shape, "fp8", label + " all-gather by columns"))
+    return gathered
 
 
 def _local_column(ctx: Context, x: Value, projection: Projection, label: str) -> Value:
@@ -206,9 +208,8 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
     x_shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
     out = tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label)
-    weight, bias = projection.weight, projection.bias
-    adds_bias = bias is not None and projection.adds_bias
-    if adds_bias:
+    weight, bias = projection.weight, projection.bias if projection.adds_bias else None
+    if bias is not None:
         unbiased, out = out, tape.value(out.shape, dtype, label + " + bias")
         del unbiased
     needs_input_grad, needs_weight_grad = x.needs_grad, weight.requires_grad
@@ -218,16 +219,13 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
         """Backward: dX, reduce-scattered under sequence parallelism, then dW and the bias gradient."""
         dx = tape.new(gathered_shape, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
-        dw = _weight_gradient(ctx, weight, label)
-        db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and adds_bias else None
-        del dx
-        input_gradient = reduced if needs_input_grad else None
-        return [input_gradient, dw, db] if adds_bias else [input_gradient, dw]
+        weight_gradients = [_weight_gradient(ctx, weight, label)]
+        if bias is not None:
+            weight_gradients.append(tape.new(bias.shape, bias.dtype, label + " db"))
+        return [reduced if needs_input_grad else None, *weight_gradients]
 
-    inputs = [x, tape.parameter(weight)]
-    if bias is not None and adds_bias:
-        inputs.append(tape.parameter(bias))
-    return tape.record(out, tuple(inputs), run, saves=(saved_input,))
+    parameters = [weight] if bias is None else [weight, bias]
+    return tape.record(out, (x, *map(tape.parameter, parameters)), run, saves=(saved_input,))
 
 
 def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | None:
@@ -283,12 +281,12 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
         return [dx, dw]
 
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
-    if ctx.setting.adapter is None:
+    adapter = ctx.setting.adapter
+    if adapter is None or not adapts(adapter, weight.name):
         return result
-    from memcheck.frameworks.megatron.adapters import row_adapter, wraps
+    from memcheck.frameworks.megatron.adapters import row_adapter
 
-    wrapped = wraps(ctx.setting.adapter, weight.name)
-    return row_adapter(ctx, x, result, weight.name, full_shape[-1], ctx.tp) if wrapped else result
+    return row_adapter(ctx, x, result, weight.name, full_shape[-1], ctx.tp)
 
 
 def _saved_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
@@ -322,11 +320,12 @@ def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Va
         return [dx, dw]
 
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
-    if ctx.setting.adapter is None:
+    adapter = ctx.setting.adapter
+    if adapter is None or not adapts(adapter, weight.name):
         return result
-    from memcheck.frameworks.megatron.adapters import whole_adapter, wraps
+    from memcheck.frameworks.megatron.adapters import replicated_adapter
 
-    return whole_adapter(ctx, x, result, weight) if wraps(ctx.setting.adapter, weight.name) else result
+    return replicated_adapter(ctx, x, result, weight)
 
 
 def gather_sequence(ctx: Context, x: Value, label: str) -> Value:

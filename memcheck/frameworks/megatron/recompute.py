@@ -13,6 +13,9 @@ from memcheck.autograd.tensor import Leaf, ceil_div, rounded
 from memcheck.record import Record
 
 Function = Callable[[Context, tuple[Value, ...]], Value]
+"""A part of a forward that is run again in backward: from its inputs to its output."""
+Outputs = Callable[[Context, tuple[Value, ...]], tuple[Value, ...]]
+"""A part of a forward with several outputs."""
 
 
 class InputSpec(Record):
@@ -29,9 +32,19 @@ class InputSpec(Record):
         return InputSpec(storage=value.storage, shape=value.shape, dtype=value.dtype, needs_grad=value.needs_grad)
 
 
+def _leaves(specs: list[InputSpec]) -> list[Leaf | None]:
+    """Return the leaves at which the gradients of a recompute's inputs arrive; None: an input wants no gradient."""
+    return [Leaf() if spec.needs_grad else None for spec in specs]
+
+
 def _values(specs: list[InputSpec], leaves: list[Leaf | None]) -> list[Value]:
-    """Return the inputs of a recompute, whose gradients arrive at ``leaves``; None: an input wants no gradient."""
+    """Return the inputs of a recompute, whose gradients arrive at ``leaves`` (``detach_variable``)."""
     return [Value(spec.storage, spec.shape, spec.dtype, leaf) for spec, leaf in zip(specs, leaves, strict=True)]
+
+
+def _gradients(leaves: list[Leaf | None]) -> list[Storage | None]:
+    """Return the gradients that have arrived at the inputs of a recompute."""
+    return [leaf.grad if leaf is not None else None for leaf in leaves]
 
 
 def checkpoint(
@@ -50,51 +63,54 @@ def checkpoint(
     tape.grad_enabled = enabled
     if not enabled:
         return out
-    first = inputs[0]
-    shards_input = distribute and ctx.tp > 1 and first.storage is not None
+    shards_input = distribute and ctx.tp > 1 and inputs[0].storage is not None
     if shards_input:
-        shard = tape.new((ceil_div(first.numel, ctx.tp),), first.dtype, "1/tp of the layer input")
-        first.storage = shard
-        del shard
-    input_specs = [InputSpec.of(v) for v in inputs]
-    del first
+        inputs[0].storage = tape.new((ceil_div(inputs[0].numel, ctx.tp),), inputs[0].dtype, "1/tp of the layer input")
+    input_specs = [InputSpec.of(value) for value in inputs]
 
-    def run(box: list[Storage]) -> list[Storage | None]:
-        """Backward: run the function again with a graph, then its backward. ``box``: the incoming gradient."""
-        leaves = [Leaf() if spec.needs_grad else None for spec in input_specs]
+    def run(incoming: list[Storage]) -> list[Storage | None]:
+        """Backward (CheckpointFunction.backward): run the function again with a graph, then that graph's backward.
+
+        ``incoming``: a list with the gradient of the output, which the inner backward empties.
+        """
+        leaves = _leaves(input_specs)
         component, tape.component = tape.component, "activations"
         recompute_inputs = _values(input_specs, leaves)
         if shards_input:
             full_shape, dtype = input_specs[0].shape, input_specs[0].dtype
             recompute_inputs[0].storage = tape.new(full_shape, dtype, "gathered layer input")
         result = function(ctx, tuple(recompute_inputs))
-        first = recompute_inputs[0].storage if routed else None
-        recompute_inputs.clear()
+        first_input = recompute_inputs[0].storage if routed else None
+        recompute_inputs.clear()  # the new graph holds what it has saved of them
         tape.component = "temporaries"
-        # arguments of CheckpointFunction.backward keep the incoming gradient: nothing is added in place to it
-        incoming = list(box)
-        for gradient in incoming:
-            gradient.holders += 1
-        recomputed_output = result.storage
-        backward(tape, result, box)
-        del incoming, recomputed_output
+        _backward_with_held_arguments(ctx, result, incoming)
         tape.component = component
-        if first is not None and leaves[0] is not None and leaves[0].grad is not None:
-            tape.retained_storages += [first, leaves[0].grad]
-            leaves[0].grad.holders += 1
-        return [leaf.grad if leaf is not None else None for leaf in leaves]
+        first_leaf = leaves[0]
+        if first_input is not None and first_leaf is not None and first_leaf.grad is not None:
+            tape.retained_storages += [first_input, first_leaf.grad]
+            first_leaf.grad.holders += 1
+        return _gradients(leaves)
 
+    kept_inputs = [spec.storage for spec in input_specs]
     if not any(spec.needs_grad for spec in input_specs):
         # no input needs a gradient, but weights inside do: the checkpoint takes part in backward all the same
         inputs = (Value(None, (), out.dtype, Leaf()),)
-    kept_inputs = [spec.storage for spec in input_specs]
     result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=kept_inputs)
     if isinstance(result.origin, Node):
         result.origin.hands_over_gradient = True
     return result
 
 
-Outputs = Callable[[Context, tuple[Value, ...]], tuple[Value, ...]]
+def _backward_with_held_arguments(ctx: Context, output: Value, incoming: list[Storage]) -> None:
+    """Run the backward of a recompute, during which its output and the incoming gradient stay alive.
+
+    Both are variables of CheckpointFunction.backward. So autograd adds nothing to that gradient in place.
+    """
+    held_gradients, held_output = list(incoming), output.storage
+    for gradient in held_gradients:
+        gradient.holders += 1
+    backward(ctx.tape, output, incoming)
+    del held_gradients, held_output
 
 
 class Discarded:
@@ -107,33 +123,35 @@ class Discarded:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.storages: list[tuple[Storage, int]] = []
+        """The outputs that :meth:`discard` empties, with their bytes."""
         self.recomputed: list[tuple[tuple[Value, ...], list[Leaf | None]]] = []
+        """The outputs of the recompute and the leaves at its inputs, until the checkpoint's own backward."""
         self.again: Callable[[], None] | None = None
+        """Runs the function again, and appends to ``recomputed``; None: it has run, or will when a hook calls it."""
 
     def run(self, function: Outputs, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
         """Run ``checkpoint(function, *inputs)`` without a graph and return its outputs, which :meth:`discard` can
         empty.
         """
-        tape = self.ctx.tape
+        ctx, tape, recomputed = self.ctx, self.ctx.tape, self.recomputed
         enabled, tape.grad_enabled = tape.grad_enabled, False
-        outs = function(self.ctx, inputs)
+        outputs = function(ctx, inputs)
         tape.grad_enabled = enabled
         if not enabled:
-            return outs
-        specs = [InputSpec.of(v) for v in inputs]
-        self.storages = [(output.storage, output.storage.bytes) for output in outs if output.storage is not None]
-        ctx, recomputed = self.ctx, self.recomputed
+            return outputs
+        specs = [InputSpec.of(value) for value in inputs]
+        self.storages = [(output.storage, output.storage.bytes) for output in outputs if output.storage is not None]
 
-        def again(specs: list[InputSpec] = specs) -> None:
+        def again() -> None:
             """Run the function again with a graph, and keep its outputs and the leaves at its inputs."""
-            leaves = [Leaf() if spec.needs_grad else None for spec in specs]
+            leaves = _leaves(specs)
             values = tuple(_values(specs, leaves))  # a variable of the caller, which lives until the function returns
             component, tape.component = tape.component, "activations"
             recomputed.append((function(ctx, values), leaves))
             tape.component = component
 
         self.again = again
-        return _join_backward(self, outs, inputs)
+        return _join_backward(self, outputs, inputs)
 
     def discard(self, after: Value) -> Value:
         """Free the outputs' memory now, and recompute them in backward when the gradient of ``after`` arrives.
@@ -160,35 +178,38 @@ class Discarded:
         return tape.record(Value(after.storage, after.shape, after.dtype), (after,), run, saves=saved)
 
 
-def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+def _join_backward(owner: Discarded, outputs: tuple[Value, ...], inputs: tuple[Value, ...]) -> tuple[Value, ...]:
     """Attach one backward to all outputs of a checkpoint, which runs when every output has its gradient.
 
-    ``owner``: the checkpoint. ``outs``: its outputs, which are returned with the backward attached. ``inputs``: get the
-    gradients. The backward recomputes the outputs if that has not happened yet.
+    ``owner``: the checkpoint. Returns the outputs with the backward attached; ``inputs`` get its gradients. The
+    backward recomputes the outputs if :meth:`Discarded.discard` has not registered a hook for that.
     """
     tape = owner.ctx.tape
-    arrived: list[Storage | None] = [None] * len(outs)
+    arrived: list[Storage | None] = [None] * len(outputs)
+    # the gradient of each output, once it has arrived
 
     def run(grad: Storage) -> list[Storage | None]:
-        """Backward: recompute the outputs unless :meth:`Discarded.discard` has, and run their backward from all
-        gradients.
-        """
+        """Backward: give the recomputed outputs their gradients, and run the backward of the recompute."""
         if owner.again is not None:  # never discarded: recompute now
             owner.again()
             owner.again = None
-        values, leaves = owner.recomputed.pop()
+        recomputed_outputs, leaves = owner.recomputed.pop()
         gradients = list(arrived)
         arrived[:] = [None] * len(arrived)
-        root = tape.record(Value(None, (1,), "bf16"), values, _distribute_gradients(gradients))
-        del values
-        root_gradient = [tape.new((1,), "bf16", "root")]
-        del gradients
-        backward(tape, root, root_gradient)
-        return [leaf.grad if leaf is not None else None for leaf in leaves]
+
+        def distribute(grad: Storage) -> list[Storage | None]:
+            """Hand each output's gradient on, without keeping it."""
+            return [gradients.pop(0) for _ in range(len(gradients))]
+
+        # a root above all outputs, as torch.autograd.backward(outputs, gradients) starts from several
+        root = tape.record(Value(None, (1,), "bf16"), recomputed_outputs, distribute)
+        del recomputed_outputs
+        backward(tape, root, [tape.new((1,), "bf16", "root")])
+        return _gradients(leaves)
 
     carrier = tape.record(Value(None, (), "bf16"), inputs, run)
     if isinstance(carrier.origin, Node):
-        carrier.origin.view_gradients = []
+        carrier.origin.view_gradients = []  # the node waits for the gradients of all outputs
 
     def output_node(i: int, output: Value) -> Value:
         """Record one output as a node that stores its gradient when it arrives."""
@@ -199,12 +220,7 @@ def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Valu
 
         return tape.record(Value(output.storage, output.shape, output.dtype), (carrier,), collect)
 
-    return tuple(output_node(i, output) for i, output in enumerate(outs))
-
-
-def _distribute_gradients(gradients: list[Storage | None]) -> Callable[[Storage], list[Storage | None]]:
-    """Return a backward function that gives the recomputed outputs their gradients, one for each."""
-    return lambda grad: [gradients.pop(0) for _ in range(len(gradients))]
+    return tuple(output_node(i, output) for i, output in enumerate(outputs))
 
 
 def resize(storage: Storage, n_bytes: int) -> None:

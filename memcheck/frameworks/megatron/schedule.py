@@ -152,18 +152,22 @@ class InFlight(Record):
 
     number: int
     """In the schedule's order."""
-    of: Pass
+    running: Pass
     counts: tuple[int, ...]
-    """Micro-batches in flight, for each chunk; without the one that passes."""
-    waits: int
-    """What else is live: 0 before the first backward; then :data:`GRADIENTS`; then :data:`WARM_INPUT`, too."""
+    """Micro-batches in flight, for each chunk; without that of the running pass."""
+    phase: int
+    """:data:`ALL_FORWARD`, :data:`GRADIENTS` or :data:`WARM_INPUT`: what the step has left live, each more than the
+    one before.
+    """
 
     @property
-    def first(self) -> bool:
+    def before_first_backward(self) -> bool:
         """Whether there has been no backward yet."""
-        return not self.waits
+        return self.phase == ALL_FORWARD
 
 
+ALL_FORWARD = 0
+"""Before the first backward no gradient is live."""
 GRADIENTS = 1
 """After the first backward its gradients are live."""
 WARM_INPUT = 2
@@ -179,67 +183,82 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     Forwards come first. ``kinds``: for each chunk the number of the first equal chunk of the rank; the search is per
     kind of pass (forward or backward of equal chunks). Within a run the bytes change by a constant per repetition. So
     only its first, second and last repetitions are candidates, and the one from which the warm-up's last input is kept.
-    A candidate is dropped if another one has at least as many micro-batches in flight of every kind, and at least as
-    many idle chunks. ``every_chunk_saves``: more micro-batches in flight then always mean more bytes.
+    ``every_chunk_saves``: more micro-batches in flight then always mean more bytes.
     """
-    counts, in_flight_by_kind = [0] * len(kinds), [0] * len(kinds)
+    search = _CandidateSearch(kinds, every_chunk_saves)
     had_backward = False
+    # the warm-up's last input stays live once so many backwards of its chunk have run
     warm_chunk, backwards_left = _last_warm_up_input(schedule)
-    by_pass: dict[tuple[bool, int], list[tuple[LiveCounts, InFlight]]] = {}
-    number, kind_slice = 0, slice(1, 1 + len(kinds))
-
-    def propose(a_pass: Pass, passes_done: tuple[int, int], run: PassRun, waits: int) -> None:
-        """Add a pass to the candidates of its kind, unless an earlier one is at least as high; drop those it exceeds.
-
-        ``passes_done``: forwards and backwards of ``run`` that are over. ``waits``: see :class:`InFlight`.
-        """
-        nonlocal number
-        counts_now, now_by_kind = list(counts), list(in_flight_by_kind)
-        for chunk, change in ((run.forward, passes_done[0]), (run.backward, -passes_done[1])):
-            if chunk is not None:
-                counts_now[chunk] += change
-                now_by_kind[kinds[chunk]] += change
-        same_passes = by_pass.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
-        number += 1
-        live: LiveCounts = (waits, *now_by_kind)
-        if waits:
-            live += _idle_chunks(counts_now, kinds, a_pass)
-        if any(all(map(ge, other_live, live)) for other_live, _ in same_passes):
-            return
-
-        def exceeds(other_live: LiveCounts) -> bool:
-            """Say whether all of the other pass is live now, and more micro-batches of some kind."""
-            return all(map(ge, live, other_live)) and live[kind_slice] != other_live[kind_slice]
-
-        if every_chunk_saves:
-            same_passes[:] = [entry for entry in same_passes if not exceeds(entry[0])]
-        same_passes.append((live, InFlight(number=number, of=a_pass, counts=tuple(counts_now), waits=waits)))
-
     for run in schedule:
         frees_warm_input = run.backward == warm_chunk
-        repetitions_before_wait = max(0, backwards_left) if frees_warm_input else run.times
+        repetitions_before_warm = max(0, backwards_left) if frees_warm_input else run.times
         last = run.times - 1
-        for repetition in sorted({0, min(1, last), min(repetitions_before_wait, last), last}):
+        for repetition in sorted({0, min(1, last), min(repetitions_before_warm, last), last}):
             backwards_done = repetition if run.backward is not None else 0
-            if backwards_left <= 0 or repetition >= repetitions_before_wait:
-                waits = WARM_INPUT
-            else:
-                waits = GRADIENTS if had_backward or backwards_done > 0 else 0
+            phase = GRADIENTS if had_backward or backwards_done > 0 else ALL_FORWARD
+            if backwards_left <= 0 or repetition >= repetitions_before_warm:
+                phase = WARM_INPUT
             if run.forward is not None:
-                propose(Pass(forward=True, chunk=run.forward), (repetition, backwards_done), run, waits)
+                counts = search.counts_after(run, repetition, backwards_done)
+                search.propose(Pass(forward=True, chunk=run.forward), counts, phase)
             if run.backward is not None:
-                propose(Pass(forward=False, chunk=run.backward), (repetition + 1, repetition + 1), run, waits)
-        for chunk, change in ((run.forward, run.times), (run.backward, -run.times)):
-            if chunk is not None:
-                counts[chunk] += change
-                in_flight_by_kind[kinds[chunk]] += change
+                counts = search.counts_after(run, repetition + 1, repetition + 1)
+                search.propose(Pass(forward=False, chunk=run.backward), counts, phase)
+        search.counts = search.counts_after(run, run.times, run.times)
         had_backward = had_backward or run.backward is not None
         if frees_warm_input:
             backwards_left -= run.times
-    moments: list[InFlight] = []
-    for same_passes in by_pass.values():
-        moments += [moment for _, moment in same_passes]
-    return tuple(sorted(moments, key=lambda moment: (not moment.of.forward, moment.number)))
+    return search.found()
+
+
+class _CandidateSearch:
+    """The passes of a schedule that may have the highest live memory, collected run by run."""
+
+    def __init__(self, kinds: tuple[int, ...], every_chunk_saves: bool) -> None:
+        """Begin before the first run; the parameters are those of :func:`candidates`."""
+        self._kinds, self._every_chunk_saves = kinds, every_chunk_saves
+        self.counts = [0] * len(kinds)
+        """Micro-batches in flight of each chunk, before the run that is looked at."""
+        self._by_pass: dict[tuple[bool, int], list[tuple[LiveCounts, InFlight]]] = {}
+        """The candidates, by whether they are forwards and by the kind of their chunk."""
+        self._proposed = 0
+
+    def counts_after(self, run: PassRun, forwards: int, backwards: int) -> list[int]:
+        """Return the micro-batches in flight of each chunk after some passes of ``run``."""
+        counts = list(self.counts)
+        if run.forward is not None:
+            counts[run.forward] += forwards
+        if run.backward is not None:
+            counts[run.backward] -= backwards
+        return counts
+
+    def propose(self, running: Pass, counts: list[int], phase: int) -> None:
+        """Add a pass to the candidates of its kind, unless an earlier one is at least as high; drop those it exceeds.
+
+        ``counts``, ``phase``: as in :class:`InFlight`.
+        """
+        self._proposed += 1
+        live: LiveCounts = (phase, *_in_flight_by_kind(counts, self._kinds))
+        if phase != ALL_FORWARD:
+            live += _idle_chunks(counts, self._kinds, running)
+        same_passes = self._by_pass.setdefault((running.forward, self._kinds[running.chunk]), [])
+        if any(_covers(earlier, live) for earlier, _ in same_passes):
+            return
+        if self._every_chunk_saves:
+            in_flight = slice(1, 1 + len(self._kinds))
+            same_passes[:] = [
+                (earlier, moment)
+                for earlier, moment in same_passes
+                if not _covers(live, earlier) or live[in_flight] == earlier[in_flight]
+            ]
+        same_passes.append((live, InFlight(self._proposed, running, tuple(counts), phase)))
+
+    def found(self) -> tuple[InFlight, ...]:
+        """Return the candidates in the schedule's order, forwards first."""
+        moments: list[InFlight] = []
+        for same_passes in self._by_pass.values():
+            moments += [moment for _, moment in same_passes]
+        return tuple(sorted(moments, key=lambda moment: (not moment.running.forward, moment.number)))
 
 
 def _last_warm_up_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
@@ -258,22 +277,32 @@ def _last_warm_up_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
 
 
 LiveCounts = tuple[int, ...]
-"""What is live during a pass: what waits, then per kind the micro-batches in flight and, after the first backward, the
-empty chunks.
-
-One with as much of everything that both have, ``all(map(ge, one, other))``, holds all that the other does.
+"""What is live during a pass: the phase, then per kind of chunk the micro-batches in flight and, after the first
+backward, the chunks without any.
 """
 
 
-def _idle_chunks(counts: Sequence[int], kinds: Sequence[int], passing: Pass) -> tuple[int, ...]:
+def _covers(live: LiveCounts, other: LiveCounts) -> bool:
+    """Say whether at least as much of everything is live as in ``other``; only numbers that both have are compared."""
+    return all(map(ge, live, other))
+
+
+def _in_flight_by_kind(counts: Sequence[int], kinds: Sequence[int]) -> list[int]:
+    """Add up the micro-batches in flight of equal chunks. ``counts``, ``kinds``: one number for each chunk."""
+    by_kind = [0] * len(kinds)
+    for kind, count in zip(kinds, counts, strict=True):
+        by_kind[kind] += count
+    return by_kind
+
+
+def _idle_chunks(counts: Sequence[int], kinds: Sequence[int], running: Pass) -> tuple[int, ...]:
     """Count the chunks of each kind that have no micro-batch in flight, without the chunk of the running pass.
 
-    ``counts``: micro-batches in flight of each chunk. ``kinds``: as in :func:`candidates`. ``passing``: the running
-    pass.
+    ``counts``: micro-batches in flight of each chunk. ``kinds``: as in :func:`candidates`.
     """
     idle = [0] * len(kinds)
     if 0 in counts:
         for chunk, count in enumerate(counts):
-            if not count and chunk != passing.chunk:
+            if not count and chunk != running.chunk:
                 idle[kinds[chunk]] += 1
     return tuple(idle)

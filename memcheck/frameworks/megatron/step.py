@@ -319,34 +319,54 @@ def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> SchedulePro
     The record holds numbers of sizes, not bytes. Its instants are "init", then "forward", "loss" and "backward" of the
     passes, then "optimizer". Cached by pattern and schedule. ``candidates`` chooses the passes.
     """
-    # number the sizes of the units' memory curves, in the order of the chunks
-    size_index, peak_index = 1, 0
+    chunks, first_edge = _number_units(pattern)
+    edges = _number_edges(pattern, chunks, first_edge)
+    first_equal: dict[tuple[UnitsPattern, ...], int] = {}
+    kinds = tuple([first_equal.setdefault(patterns, index) for index, patterns in enumerate(pattern.chunks)])
+    ranges_of_kind = {kind: _unit_ranges(chunks[kind]) for kind in first_equal.values()}
+    moments = candidates(schedule, kinds, pattern.saves)
+    recorder = Recorder()
+    _hold_between_steps(recorder, chunks, edges, kinds)
+    recorder.mark("init", "states at rest")
+    recorder.undo_since(0)
+    for index, moment in enumerate(moments):
+        before, chunk = recorder.here, moment.running.chunk
+        _hold_in_flight(recorder, chunks, kinds, edges, moment)
+        record_pass = _forward if moment.running.forward else _backward
+        record_pass(recorder, chunks[chunk], ranges_of_kind[kinds[chunk]], f"{index} {chunk}")
+        recorder.undo_since(before)
+    _hold_between_steps(recorder, chunks, edges, kinds)
+    recorder.mark("optimizer", "optimizer step")
+    return ScheduleProgram(recorder.program(first_edge + sum(pattern.edges)), moments)
+
+
+def _number_units(pattern: RankPattern) -> tuple[list[list[_UnitGroup]], int]:
+    """Number the sizes of a rank's units, from 1 on in the order of the chunks, and return the first free number.
+
+    Groups of units with the same sizes share their numbers. The groups are returned chunk by chunk.
+    """
+    next_size, next_peak = 1, 0
     unit_groups: list[_UnitGroup] = []
     chunks: list[list[_UnitGroup]] = []
     for patterns in pattern.chunks:
         chunks.append([])
-        for kind, curve_pattern, extra, same_as, times in patterns:
-            if same_as < len(unit_groups):
-                curve, extra_sizes = unit_groups[same_as].curve, unit_groups[same_as].extra
+        for units in patterns:
+            if units.same_as < len(unit_groups):
+                curve, extra = unit_groups[units.same_as].curve, unit_groups[units.same_as].extra
             else:
-                curve, size_index, peak_index = named_curve(curve_pattern, size_index, peak_index)
-                # Megatron-FSDP's extra bytes have a size each in forward and backward, if they are not zero
-                has_forward, has_backward = extra
-                forward_index = backward_index = NOTHING
-                if has_forward:
-                    forward_index, size_index = size_index, size_index + 1
-                if has_backward:
-                    backward_index, size_index = size_index, size_index + 1
-                extra_sizes = Extra(forward_index, backward_index)
-            unit_groups.append(_UnitGroup(kind, curve, extra_sizes, times))
+                curve, next_size, next_peak = named_curve(units.curve, next_size, next_peak)
+                extra = Extra(*_numbered(units.extra, next_size))
+                next_size += sum(units.extra)
+            unit_groups.append(_UnitGroup(units.kind, curve, extra, units.times))
             chunks[-1].append(unit_groups[-1])
-    # number the sizes of tensors that are exchanged between pipeline stages
-    size_indices = accumulate(pattern.edges, initial=size_index)
+    return chunks, next_size
+
+
+def _number_edges(pattern: RankPattern, chunks: list[list[_UnitGroup]], first: int) -> _Edges:
+    """Number the sizes of tensors that pipeline stages exchange, from ``first`` on."""
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
-    forward_only, input_gradient, output_gradient, cached_output, held_input = (
-        index if present else NOTHING for present, index in zip(pattern.edges, size_indices, strict=False)
-    )
-    edges = _Edges(
+    forward_only, input_gradient, output_gradient, cached_output, held_input = _numbered(pattern.edges, first)
+    return _Edges(
         forward_only=forward_only,
         input_gradient=input_gradient,
         output_gradient=output_gradient,
@@ -356,33 +376,26 @@ def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> SchedulePro
         keeps_warm_input=pattern.keeps_warm_input,
         exchanged=pattern.exchanged,
     )
-    # what Megatron-FSDP gathers for the next step after its optimizer (distrib_optimizer.py, step_with_ready_grads)
-    prefetched = [units[0].extra.forward for units in chunks if units]
-    first_equal: dict[tuple[UnitsPattern, ...], int] = {}
-    kinds = tuple([first_equal.setdefault(patterns, index) for index, patterns in enumerate(pattern.chunks)])
-    # record the moment between steps, then each pass that may have the highest peak, then the optimizer
-    recorder = Recorder()
+
+
+def _numbered(present: Sequence[bool], first: int) -> list[int]:
+    """Number the sizes that are present from ``first`` on; the others are :data:`NOTHING`."""
+    numbers = accumulate(present, initial=first)
+    return [number if is_present else NOTHING for is_present, number in zip(present, numbers, strict=False)]
+
+
+def _hold_between_steps(
+    recorder: Recorder, chunks: list[list[_UnitGroup]], edges: _Edges, kinds: Sequence[int]
+) -> None:
+    """Record what is live before the first and after the last pass: what idle chunks keep, and prefetched parameters.
+
+    ``kinds``: as in ``candidates``. Megatron-FSDP gathers parameters of each chunk's first unit for the next step
+    (distrib_optimizer.py, step_with_ready_grads).
+    """
     _hold_idle(recorder, chunks, edges, kinds)
-    for prefetched_parameters in prefetched:
-        recorder.hold("communication_buffers", prefetched_parameters)
-    recorder.mark("init", "states at rest")
-    recorder.undo_since(0)
-    moments = candidates(schedule, kinds, pattern.saves)
-    ranges_of_kind: dict[int, list[_UnitRange]] = {}
-    for index, moment in enumerate(moments):
-        before, chunk = recorder.here, moment.of.chunk
-        _hold_in_flight(recorder, chunks, kinds, edges, moment)
-        chunk_kind = kinds[chunk]
-        if chunk_kind not in ranges_of_kind:
-            ranges_of_kind[chunk_kind] = _unit_ranges(chunks[chunk_kind])
-        record_pass = _forward if moment.of.forward else _backward
-        record_pass(recorder, chunks[chunk], ranges_of_kind[chunk_kind], f"{index} {chunk}")
-        recorder.undo_since(before)
-    _hold_idle(recorder, chunks, edges, kinds)
-    for prefetched_parameters in prefetched:
-        recorder.hold("communication_buffers", prefetched_parameters)
-    recorder.mark("optimizer", "optimizer step")
-    return ScheduleProgram(recorder.program(size_index + sum(pattern.edges)), moments)
+    for units in chunks:
+        if units:
+            recorder.hold("communication_buffers", units[0].extra.forward)
 
 
 def _hold_in_flight(
@@ -394,16 +407,16 @@ def _hold_in_flight(
     ``moment``: the pass, with the micro-batches in flight of each chunk. ``kinds``: as in ``candidates``. ``edges``:
     the tensors at the stage's ends.
     """
-    if not moment.first:
-        idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.of.chunk]
+    if not moment.before_first_backward:
+        idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.running.chunk]
         _hold_idle(recorder, chunks, edges, [kinds[i] for i in idle])
-    if moment.waits == WARM_INPUT and edges.keeps_warm_input:  # the input that was received last in the warm-up
+    if moment.phase == WARM_INPUT and edges.keeps_warm_input:  # the input that was received last in the warm-up
         recorder.hold("communication_buffers", edges.held_input, INPUT_AND_GRADIENT)
-    if not moment.of.forward:
+    if not moment.running.forward:
         recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
-        if _sends_on(chunks[moment.of.chunk]):
+        if _sends_on(chunks[moment.running.chunk]):
             recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
-    elif len(chunks) == 1 and not moment.first:
+    elif len(chunks) == 1 and not moment.before_first_backward:
         # the last backward's graph lives until the variable of its output is assigned; its leaf is the received input
         recorder.hold("communication_buffers", edges.held_input)
     # saved activations of the micro-batches in flight; equal chunks are counted together
@@ -416,11 +429,11 @@ def _hold_in_flight(
             recorder.hold_bundle(units.curve.saved_bytes, count * units.times)
         if _sends_on(chunks[kind]):
             recorder.hold("activations", edges.cached_output, count)
-    if not moment.first:
+    if not moment.before_first_backward:
         recorder.hold("communication_buffers", edges.input_gradient)
-        if moment.of.forward:
+        if moment.running.forward:
             recorder.hold("communication_buffers", edges.output_gradient)
-    if moment.of.forward:
+    if moment.running.forward:
         recorder.hold("activations", edges.forward_only)
 
 
@@ -446,8 +459,7 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges
 def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
     """Record a forward through one model chunk, unit by unit, with the peak of each.
 
-    ``unit_ranges``: equal units in a row, as first and last index. ``where``: a label, the numbers of candidate and
-    chunk.
+    ``where``: the numbers of the candidate and of the chunk, in the label of each peak.
     """
     for index, end, units in unit_ranges:
         before = recorder.here
@@ -465,8 +477,7 @@ def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[
 def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
     """Record a backward through one model chunk, in reverse order; each unit frees what its forward has saved.
 
-    ``unit_ranges``: equal units in a row, as first and last index. ``where``: a label, the numbers of candidate and
-    chunk.
+    ``where``: the numbers of the candidate and of the chunk, in the label of each peak.
     """
     for units in chunk:
         recorder.hold_bundle(units.curve.saved_bytes, units.times)
@@ -482,6 +493,7 @@ def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list
 
 
 _UnitRange = tuple[int, int, _UnitGroup]
+"""Equal units in a row: the index of the first one in the chunk, that after the last one, and the units."""
 
 
 def _unit_ranges(chunk: Sequence[_UnitGroup]) -> list[_UnitRange]:

@@ -94,7 +94,8 @@ def test_runs_say_what_every_event_says(
             moment, at = found.moment(index), found.pass_at(index)
             live = {name: n for name, n in moment.live if n}
             assert any(
-                (event.of, event.counts, event.first, event.where) == (at.of, at.counts, at.first, moment.operation)
+                (event.of, event.counts, event.first, event.where)
+                == (at.running, at.counts, at.before_first_backward, moment.operation)
                 and {name: n for name, n in event.live.items() if n} == live
                 for event in counted[instant]
             )
