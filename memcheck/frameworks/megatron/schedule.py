@@ -251,7 +251,8 @@ class _CandidateSearch:
                 for earlier, moment in same_passes
                 if not _covers(live, earlier) or live[in_flight] == earlier[in_flight]
             ]
-        same_passes.append((live, InFlight(self._proposed, running, tuple(counts), phase)))
+        moment = InFlight(number=self._proposed, running=running, counts=tuple(counts), phase=phase)
+        same_passes.append((live, moment))
 
     def found(self) -> tuple[InFlight, ...]:
         """Return the candidates in the schedule's order, forwards first."""
