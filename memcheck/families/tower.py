@@ -10,9 +10,9 @@ from functools import lru_cache
 from memcheck.edge.imports import import_module
 from memcheck.errors import MemcheckError
 from memcheck.models.decoder import linear
-from memcheck.models.reader import ConfigReader
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
-from memcheck.models.vision import TowerAttention, Vision
+from memcheck.models.vision import OtherTower, TowerAttention, Vision
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -203,6 +203,93 @@ def tower_mlp(width: int, inner: int, activation: str, names: tuple[str, ...], *
         tensors += linear(name, inner, width, "mlp", "column", bias=bias)
     tensors += linear(names[-1], width, inner, "mlp", "row", bias=bias)
     return Mlp(inner, len(names) > 2, activation, bias=bias, tensors=tensors)
+
+
+class LayerSizes(Record):
+    """Dimensions of a tower's layers, also as the defaults of a class."""
+
+    width: int
+    """Elements of a row."""
+    heads: int
+    inner: int
+    """Elements between the matrices of the feed-forward network."""
+    depth: int
+    """Number of layers."""
+
+
+def read_layer_sizes(config: ConfigReader, default: LayerSizes, heads_keys: tuple[str, ...] = ()) -> LayerSizes:
+    """Read a tower's width, heads, inner width and number of layers, in Hugging Face's usual names of these keys.
+
+    ``default``: what the class takes where a key is absent. ``heads_keys``: other names of the number of heads.
+
+    Raises:
+        ArchitectureError: the heads do not divide the width.
+    """
+    width = config.integer("hidden_size", default=default.width)
+    heads = config.integer(*(heads_keys or ("num_attention_heads",)), default=default.heads)
+    require_divisible_heads(config, width, heads)
+    inner = config.integer("intermediate_size", default=default.inner)
+    depth = config.integer("num_hidden_layers", default=default.depth, maximum=MAX_LAYERS)
+    return LayerSizes(width=width, heads=heads, inner=inner, depth=depth)
+
+
+class Pixels(Record):
+    """Squares of pixels that a tower reads, and the square patches of each."""
+
+    colours: int
+    side: int
+    """Pixels of a square's side."""
+    patch: int
+    """Pixels of a patch's side."""
+
+    @property
+    def patches(self) -> int:
+        """Patches of a square."""
+        return (self.side // self.patch) ** 2
+
+    @property
+    def channels(self) -> int:
+        """Numbers of one patch."""
+        return self.colours * self.patch * self.patch
+
+
+def read_pixels(config: ConfigReader, default: Pixels) -> Pixels:
+    """Read ``num_channels``, ``image_size`` and ``patch_size``. ``default``: what the class takes for absent keys."""
+    colours = config.integer("num_channels", default=default.colours)
+    side = square_side(config, "image_size", default.side)
+    return Pixels(colours, side, square_side(config, "patch_size", default.patch))
+
+
+def patch_convolution_tensors(
+    name: str, width: int, pixels: Pixels, *, bias: bool = True
+) -> tuple[ParameterTensor, ...]:
+    """List the tensors of a convolution that makes a row of ``width`` elements of each patch. ``name``: its module."""
+    weight = ParameterTensor(f"{name}.weight", (width, pixels.colours, pixels.patch, pixels.patch), "vision")
+    return (weight, ParameterTensor(f"{name}.bias", (width,), "vision")) if bias else (weight,)
+
+
+def two_matrices(
+    names: tuple[str, str], inputs: int, inner: int, outputs: int, *, bias: bool = True
+) -> tuple[ParameterTensor, ...]:
+    """List the matrices of a projector, from ``inputs`` to ``inner`` and from ``inner`` to ``outputs`` elements."""
+    first = linear(names[0], inner, inputs, "projector", "none", bias=bias)
+    return first + linear(names[1], outputs, inner, "projector", "none", bias=bias)
+
+
+def refuse_dropout(config: ConfigReader, key: str, help: str = "remove it") -> None:
+    """Fail if a tower's dropout ``key`` is above 0."""
+    if config.dropout(key):
+        config.fail(key, f"{key} in a vision tower has no memory model", help)
+
+
+def idle_layer(tensors: tuple[ParameterTensor, ...]) -> Block:
+    """Build a layer that holds ``tensors`` and never runs."""
+    return Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
+
+
+def idle_projector(tensors: tuple[ParameterTensor, ...]) -> OtherTower:
+    """Return what makes tokens of an idle tower's rows: ``tensors`` that never run."""
+    return OtherTower(part="projector", blocks=(), tensors=tensors)
 
 
 def norm_pair(name: str, width: int) -> tuple[ParameterTensor, ParameterTensor]:

@@ -115,6 +115,16 @@ class ConfigReader:
         """Raise an :class:`ArchitectureError` about ``key``."""
         raise ArchitectureError(f"{self.model_type}: {message}", help, self.prefix + key)
 
+    def refuse(self, key: str, message: str, help: str = "") -> None:
+        """Read the boolean ``key``, and fail if it is true: the model that it switches on has no memory model."""
+        if self.flag(key):
+            self.fail(key, message, help)
+
+    def expect(self, key: str, value: int, message: str, help: str = "") -> None:
+        """Read the whole number ``key``, and fail if it is stated and is not ``value``."""
+        if self.integer(key, default=value) != value:
+            self.fail(key, message, help)
+
     def has(self, key: str) -> bool:
         """Whether the key is present and not null."""
         return self.config.get(key) is not None

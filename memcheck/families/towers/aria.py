@@ -17,7 +17,7 @@ from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, patch_convolution, return_image_tokens
 from memcheck.families.towers.idefics2 import add_position_per_patch
-from memcheck.families.towers.siglip import IDEFICS3, siglip, with_padding_mask
+from memcheck.families.towers.siglip import IDEFICS3_LAYERS, IDEFICS_PIXELS, siglip, with_padding_mask
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_SIZE, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -43,7 +43,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outer.ignore("initializer_range", "max_value_projector_patch_to_query_dict", "vision_feature_select_strategy")
     outer.ignore("projector_hidden_act")
     queries = _image_tokens_by_patches(outer)
-    tower = siglip(config, model, "aria:aria", attention="masked", defaults=IDEFICS3)
+    tower = siglip(config, model, "aria:aria", attention="masked", layers=IDEFICS3_LAYERS, pixels=IDEFICS_PIXELS)
     if tower.tile not in queries:
         outer.fail("projector_patch_to_query_dict", f"no number of image tokens for the {tower.tile} rows of a picture")
     width, heads = tower.hidden, tower.heads

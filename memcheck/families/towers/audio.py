@@ -12,15 +12,16 @@ modeling_qwen3_asr.py, modeling_glmasr.py of transformers 5.23.
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import norm_pair
-from memcheck.families.towers.omni import convolved, sizes, whisper_tower
-from memcheck.models.decoder import linear, vector
+from memcheck.families.tower import idle_layer, idle_projector, norm_pair, two_matrices
+from memcheck.families.towers.omni import convolved, sizes, time_convolutions, whisper_tower
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Block, ParameterTensor
+from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Buffers, IdleTowers, OtherTower
 from memcheck.record import Record
 
 WIDTH = 1280
+MATRICES = ("multi_modal_projector.linear_1", "multi_modal_projector.linear_2")
 
 
 class WhisperSizes(Record):
@@ -51,10 +52,7 @@ def read_voxtral(config: ConfigReader, model: TowerContext) -> IdleTowers:
     config.ignore("head_dim")
     tower, width = _whisper_encoder(config)
     merged_width = config.integer("intermediate_size", default=4 * width)
-    linear_1 = linear("multi_modal_projector.linear_1", outputs, merged_width, "projector", "none")
-    return _idle_towers(
-        tower, linear_1 + linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none")
-    )
+    return _idle_towers(tower, two_matrices(MATRICES, merged_width, outputs, outputs, bias=False))
 
 
 def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
@@ -63,9 +61,7 @@ def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
     outer.activation("projector_hidden_act", default="gelu")
     bias = outer.flag("projector_bias", default=True)
     tower, width = _whisper_encoder(config)
-    first = linear("multi_modal_projector.linear_1", outputs, width, "projector", "none", bias=bias)
-    second = linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none", bias=bias)
-    return _idle_towers(tower, first + second)
+    return _idle_towers(tower, two_matrices(MATRICES, width, outputs, outputs, bias=bias))
 
 
 def read_music(config: ConfigReader, model: TowerContext) -> IdleTowers:
@@ -99,14 +95,13 @@ def read_moss(config: ConfigReader, model: TowerContext) -> IdleTowers:
     outer.ignore("audio_chunk_size")
     merge = outer.integer("audio_merge_size", default=4)
     tower, width = _whisper_encoder(config, MEDIUM)
-    linear_1 = linear("multi_modal_projector.linear_1", outputs, merge * width, "projector", "none", bias=bias)
-    linear_2 = linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none", bias=bias)
-    return _idle_towers(tower, linear_1 + linear_2 + norm_pair("multi_modal_projector.norm", outputs))
+    matrices = two_matrices(MATRICES, merge * width, outputs, outputs, bias=bias)
+    return _idle_towers(tower, matrices + norm_pair("multi_modal_projector.norm", outputs))
 
 
 def _idle_towers(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> IdleTowers:
     """The tower and its projector, both idle in steps of text."""
-    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=projector)))
+    return IdleTowers((tower, idle_projector(projector)))
 
 
 def _whisper_encoder(config: ConfigReader, default: WhisperSizes = LARGE) -> tuple[OtherTower, int]:
@@ -119,10 +114,7 @@ def _whisper_encoder(config: ConfigReader, default: WhisperSizes = LARGE) -> tup
     positions = config.integer("max_source_positions", default=1500)
     config.ignore("vocab_size", "layerdrop", "activation_function", "hidden_act")
     tensors = (
-        ParameterTensor("conv1.weight", (width, mel_bins, 3), "audio"),
-        vector("conv1.bias", width, "audio"),
-        ParameterTensor("conv2.weight", (width, width, 3), "audio"),
-        vector("conv2.bias", width, "audio"),
+        *time_convolutions(width, mel_bins),
         ParameterTensor("embed_positions.weight", (positions, width), "audio"),
         *norm_pair("layer_norm", width),
     )
@@ -137,10 +129,8 @@ def read_qwen3(config: ConfigReader, model: TowerContext) -> IdleTowers:
     width, outputs = sizes(config, model.language.hidden_size, width=1024)
     positions = config.integer("max_position_embeddings", default=13)
     tower = whisper_tower(config, convolved(config, width), width, key_bias=True, depth=24, inner=4096)
-    linear_1 = linear("multi_modal_projector.linear_1", width, width, "projector", "none", bias=True)
-    linear_2 = linear("multi_modal_projector.linear_2", outputs, width, "projector", "none", bias=True)
-    projector = OtherTower(part="projector", blocks=(), tensors=linear_1 + linear_2)
-    return IdleTowers((tower._replace(buffers=(Buffers(1, positions * width),)), projector))
+    buffers = (Buffers(1, positions * width),)
+    return _idle_towers(tower._replace(buffers=buffers), two_matrices(MATRICES, width, width, outputs))
 
 
 def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
@@ -158,12 +148,8 @@ def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
         "model_type", "hidden_act", "max_position_embeddings", "initializer_range", "rope_parameters",
         "attention_dropout", "partial_rotary_factor", "head_dim",
     )  # fmt: skip
-    block = Block(
-        mixer=None,
-        mlp=None,
-        input_norm=None,
-        mlp_norm=None,
-        extra_tensors=(
+    layer = idle_layer(
+        (
             *linear("self_attn.q_proj", width, width, "audio", "none", bias=True),
             *linear("self_attn.k_proj", key_width, width, "audio", "none"),
             *linear("self_attn.v_proj", key_width, width, "audio", "none", bias=True),
@@ -172,18 +158,8 @@ def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
             *linear("mlp.fc2", width, inner, "audio", "none", bias=True),
             *norm_pair("input_layernorm", width),
             *norm_pair("post_attention_layernorm", width),
-        ),
+        )
     )
-    outer_tensors = (
-        ParameterTensor("conv1.weight", (width, mel_bins, 3), "audio"),
-        vector("conv1.bias", width, "audio"),
-        ParameterTensor("conv2.weight", (width, width, 3), "audio"),
-        vector("conv2.bias", width, "audio"),
-        *norm_pair("norm", width),
-    )
-    linear_1 = linear("multi_modal_projector.linear_1", 2 * outputs, inner, "projector", "none", bias=True)
-    linear_2 = linear("multi_modal_projector.linear_2", outputs, 2 * outputs, "projector", "none", bias=True)
-    tower = OtherTower(
-        part="audio", path="model.audio_tower.", layers="layers", blocks=((block, depth),), tensors=outer_tensors
-    )
-    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=linear_1 + linear_2)))
+    tensors = time_convolutions(width, mel_bins) + norm_pair("norm", width)
+    tower = OtherTower("audio", ((layer, depth),), tensors, path="model.audio_tower.", layers="layers")
+    return _idle_towers(tower, two_matrices(MATRICES, inner, 2 * outputs, outputs))

@@ -25,7 +25,7 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     return_image_tokens,
 )
-from memcheck.families.towers.siglip import IDEFICS2, siglip, with_padding_mask
+from memcheck.families.towers.siglip import IDEFICS_PIXELS, siglip, with_padding_mask
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -38,7 +38,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     """
     outer, language = model.outer, model.language
     outer.ignore("use_cache")
-    tower = siglip(config, model, "idefics2:idefics2", attention="masked", defaults=IDEFICS2)
+    tower = siglip(config, model, "idefics2:idefics2", attention="masked", pixels=IDEFICS_PIXELS)
     config.ignore("tie_word_embeddings")
     section, hidden = outer.section("perceiver_config"), language.hidden_size
     section.ignore("model_type", "hidden_size", "rms_norm_eps", "initializer_range", "tie_word_embeddings")

@@ -10,12 +10,17 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    LayerSizes,
+    Pixels,
     TowerForward,
     norm_pair,
-    require_divisible_heads,
-    square_side,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
+    refuse_dropout,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -30,9 +35,8 @@ from memcheck.families.towers.forward_parts import (
     require_input_grads,
     return_image_tokens,
 )
-from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import LayerVariables, ParameterTensor
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Block, LayerVariables, ParameterTensor
 from memcheck.models.vision import Vision
 
 NAMES = LayerNames(
@@ -47,70 +51,69 @@ NAMES = LayerNames(
 def read(config: ConfigReader, model: TowerContext, *, biased: bool = False) -> Vision:
     """Read the tower of ``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
     outer, outputs = model.outer, model.language.hidden_size
-    width = config.integer("hidden_size", default=1024)
-    heads = config.integer("num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=4096)
-    depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
-    for key in ("hidden_dropout_prob", "attention_dropout", "projection_dropout"):
-        if config.dropout(key):
-            config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
-    for key in ("use_qk_norm", "use_mask_token"):
-        if config.flag(key):
-            config.fail(key, f"{key}: true has no memory model")
-    if not config.flag("use_absolute_position_embeddings", default=True):
-        config.fail("use_absolute_position_embeddings", "towers without position embeddings have no memory model")
-    norm = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}.get(config.text("norm_type", default="layer_norm"))
-    if norm is None:
-        config.fail("norm_type", "norm_type is layer_norm or rms_norm")
-    config.ignore("layer_scale_init_value", "layer_norm_eps", "initializer_range", "chunk_size_feed_forward")
-    scales = tuple(ParameterTensor(name, (width,), "mlp") for name in ("lambda_1", "lambda_2"))
-    mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
-    bias = config.flag("attention_bias", default=biased)
-    block = tower_layer(width, heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales, softmax_fp32=False)
-    ratio = outer.number("downsample_ratio", default=0.5)
-    factor = int(1 / ratio) ** 2
-    layer = outer.raw("vision_feature_layer")
-    if layer not in (None, -1) or outer.text("vision_feature_select_strategy", default="default") != "default":
-        outer.fail("vision_feature_layer", "only the last layer's patches have a memory model")
-    outer.ignore("image_seq_length")
-    patches = (image_size // patch) ** 2
+    size = read_layer_sizes(config, LayerSizes(width=1024, heads=16, inner=4096, depth=24))
+    pixels = read_pixels(config, Pixels(3, side=448, patch=14))
+    _refuse_unmodelled(config, outer)
+    block = _layer(config, size, bias=config.flag("attention_bias", default=biased))
+    factor, rows = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2, pixels.patches + 1
     return Vision(
         kind="internvl:internvl",
-        hidden=width,
-        blocks=((block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=False)), depth),),
-        channels=pixel_channels * patch * patch,
+        hidden=size.width,
+        blocks=((block, size.depth),),
+        channels=pixels.channels,
         merge=factor,
         outputs=outputs,
         stem=(
-            ParameterTensor("embeddings.cls_token", (1, 1, width), "vision"),
-            ParameterTensor("embeddings.position_embeddings", (1, patches + 1, width), "position"),
-            ParameterTensor(
-                "embeddings.patch_embeddings.projection.weight", (width, pixel_channels, patch, patch), "vision"
-            ),
-            ParameterTensor("embeddings.patch_embeddings.projection.bias", (width,), "vision"),
+            ParameterTensor("embeddings.cls_token", (1, 1, size.width), "vision"),
+            ParameterTensor("embeddings.position_embeddings", (1, rows, size.width), "position"),
+            *patch_convolution_tensors("embeddings.patch_embeddings.projection", size.width, pixels),
         ),
         projector=(
-            *norm_pair("layer_norm", width * factor),
-            *linear("linear_1", outputs, width * factor, "projector", "none", bias=True),
-            *linear("linear_2", outputs, outputs, "projector", "none", bias=True),
+            *norm_pair("layer_norm", size.width * factor),
+            *two_matrices(("linear_1", "linear_2"), size.width * factor, outputs, outputs),
         ),
         hooked=True,
-        closing=() if config.flag("use_mean_pooling", default=True) else norm_pair("layernorm", width),
-        tile=patches + 1,
-        tile_tokens=patches // factor,
+        closing=() if config.flag("use_mean_pooling", default=True) else norm_pair("layernorm", size.width),
+        tile=rows,
+        tile_tokens=pixels.patches // factor,
         classes=1,
-        patch=patch,
+        patch=pixels.patch,
         processor="processors:process_internvl",
         separators=0,
-        heads=heads,
+        heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         layers="encoder.layer",
         projector_path="multi_modal_projector",
     )
+
+
+def _refuse_unmodelled(config: ConfigReader, outer: ConfigReader) -> None:
+    """Fail if the tower (``config``) or the configuration around it has an option without a memory model."""
+    for key in ("hidden_dropout_prob", "attention_dropout", "projection_dropout"):
+        refuse_dropout(config, key, "it is 0 in released files")
+    for key in ("use_qk_norm", "use_mask_token"):
+        config.refuse(key, f"{key}: true has no memory model")
+    if not config.flag("use_absolute_position_embeddings", default=True):
+        config.fail("use_absolute_position_embeddings", "towers without position embeddings have no memory model")
+    config.ignore("layer_scale_init_value", "layer_norm_eps", "initializer_range", "chunk_size_feed_forward")
+    layer = outer.raw("vision_feature_layer")
+    if layer not in (None, -1) or outer.text("vision_feature_select_strategy", default="default") != "default":
+        outer.fail("vision_feature_layer", "only the last layer's patches have a memory model")
+    outer.ignore("image_seq_length")
+
+
+def _layer(config: ConfigReader, size: LayerSizes, *, bias: bool) -> Block:
+    """Build InternVLVisionLayer, whose halves are multiplied by learned vectors. ``bias``: q, k and v have biases."""
+    norm = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}.get(config.text("norm_type", default="layer_norm"))
+    if norm is None:
+        config.fail("norm_type", "norm_type is layer_norm or rms_norm")
+    scales = tuple(ParameterTensor(name, (size.width,), "mlp") for name in ("lambda_1", "lambda_2"))
+    mlp = tower_mlp(size.width, size.inner, config.activation(default="gelu"), NAMES.mlp)
+    block = tower_layer(
+        size.width, size.heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales, softmax_fp32=False
+    )
+    return block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=False))
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:

@@ -11,12 +11,12 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward, norm_pair, require_divisible_heads
+from memcheck.families.tower import LayerSizes, TowerForward, norm_pair, require_divisible_heads, two_matrices
 from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
 from memcheck.families.towers.qwen import embedded_patches, merge, packed_block, packed_mlp, rotary_tables
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import ParameterTensor
+from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, TowerAttention, Vision
 
 
@@ -25,13 +25,12 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     keys.
     """
     outer, outputs = model.outer, model.language.hidden_size
-    width = config.integer("hidden_size", "vt_hidden_size", default=1152)
-    heads = config.integer("num_attention_heads", "vt_num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    depth = config.integer("num_hidden_layers", "vt_num_hidden_layers", default=27, maximum=MAX_LAYERS)
-    inner = config.integer("intermediate_size", "vt_intermediate_size", default=4304)
-    high = config.integer("pos_emb_height", "init_pos_emb_height", default=64)
-    wide = config.integer("pos_emb_width", "init_pos_emb_width", default=64)
+    size = _layer_sizes(config)
+    width = size.width
+    grid = (
+        config.integer("pos_emb_height", "init_pos_emb_height", default=64),
+        config.integer("pos_emb_width", "init_pos_emb_width", default=64),
+    )
     frames = config.integer("pos_emb_time", "init_pos_emb_time", default=4)
     patch = config.integer("patch_size", default=14)
     kernel = config.integers("merge_kernel_size") or (2, 2)
@@ -40,39 +39,29 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         "projector_hidden_act", "projector_ln_eps", "video_attn_type",
     )  # fmt: skip
     for key, value in (("mm_hidden_size", width), ("text_hidden_size", outputs)):
-        if config.integer(key, default=value) != value:
-            config.fail(key, f"{key} is not {value}, the width of what it names")
+        config.expect(key, value, f"{key} is not {value}, the width of what it names")
     if outer.integer("projection_hidden_size", default=width, null=width) != width:
         outer.fail("projection_hidden_size", f"projection_hidden_size is not the tower's width {width}")
     outer.ignore(
         "media_placeholder_token_id", "projection_layer_norm_eps", "use_unified_vision_chunk", "video_placeholder"
     )
     merge = kernel[0] * kernel[-1]
-    mlp = packed_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), ("fc1", "fc2"), gated=False)
-    inputs = tuple(t for n in "qkv" for t in linear(f"attn.{n}_proj", width, width, "attention", "column", bias=True))
-    attention = TowerAttention(
-        heads=heads,
-        head_dim=width // heads,
-        kind="packed-separate",
-        tensors=inputs + linear("attn.proj", width, width, "attention", "row", bias=True),
-    )
-    joined = width * merge
+    merged_width = width * merge
     return Vision(
         kind="kimi:kimi",
         hidden=width,
-        blocks=((packed_block(width, heads, mlp, "layernorm", attention=attention), depth),),
+        blocks=((_layer(config, size), size.depth),),
         channels=3 * patch * patch,
         merge=merge,
         outputs=outputs,
         stem=(
             ParameterTensor("patch_embed.proj.weight", (width, 3, patch, patch), "vision"),
             ParameterTensor("patch_embed.proj.bias", (width,), "vision"),
-            ParameterTensor("patch_embed.pos_emb.position_embeddings", (high, wide, width), "position"),
+            ParameterTensor("patch_embed.pos_emb.position_embeddings", (*grid, width), "position"),
         ),
         projector=(
             *norm_pair("pre_norm", width),
-            *linear("in_proj", joined, joined, "projector", "none", bias=True),
-            *linear("out_proj", outputs, joined, "projector", "none", bias=True),
+            *two_matrices(("in_proj", "out_proj"), merged_width, merged_width, outputs),
         ),
         hooked=False,
         narrow=True,
@@ -82,11 +71,33 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         patch=patch,
         separators=2,
         gives_out=False,
-        heads=heads,
+        heads=size.heads,
         path="vision_tower",
         layers="layers",
         projector_path="mm_projector",
     )
+
+
+def _layer_sizes(config: ConfigReader) -> LayerSizes:
+    """Read the dimensions of MoonViT's layers, from transformers' keys or those of the checkpoint's own code."""
+    width = config.integer("hidden_size", "vt_hidden_size", default=1152)
+    heads = config.integer("num_attention_heads", "vt_num_attention_heads", default=16)
+    require_divisible_heads(config, width, heads)
+    depth = config.integer("num_hidden_layers", "vt_num_hidden_layers", default=27, maximum=MAX_LAYERS)
+    inner = config.integer("intermediate_size", "vt_intermediate_size", default=4304)
+    return LayerSizes(width=width, heads=heads, inner=inner, depth=depth)
+
+
+def _layer(config: ConfigReader, size: LayerSizes) -> Block:
+    """Build a layer of MoonViT: a matrix each for q, k and v, and a network of two matrices."""
+    width, activation = size.width, config.activation(default="gelu_pytorch_tanh")
+    mlp = packed_mlp(width, size.inner, activation, ("fc1", "fc2"), gated=False)
+    tensors: tuple[ParameterTensor, ...] = ()
+    for letter in "qkv":
+        tensors += linear(f"attn.{letter}_proj", width, width, "attention", "column", bias=True)
+    tensors += linear("attn.proj", width, width, "attention", "row", bias=True)
+    attention = TowerAttention(size.heads, width // size.heads, kind="packed-separate", tensors=tensors)
+    return packed_block(width, size.heads, mlp, "layernorm", attention=attention)
 
 
 NEIGHBOURS = 16

@@ -25,10 +25,11 @@ from memcheck.families.tower import (
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
+    read_layer_sizes,
     square_side,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.forward_parts import (
     flat_pixel_values,
@@ -40,9 +41,9 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.families.towers.processors import smart_resize
-from memcheck.families.towers.siglip import pooling_head
+from memcheck.families.towers.siglip import SIGLIP_LAYERS, pooling_head
 from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -58,48 +59,35 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     kind = config.text("model_type", default="siglip2_vision_model")
     if kind != "siglip2_vision_model":
         config.fail("model_type", f"memcheck reads no LFM2-VL with a {kind} tower", "SigLIP 2's is read")
-    width = config.integer("hidden_size", default=768)
-    heads = config.integer("num_attention_heads", default=12)
-    require_divisible_heads(config, width, heads)
-    depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    pixel_channels, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
+    size = read_layer_sizes(config, SIGLIP_LAYERS)
+    width, patch = size.width, square_side(config, "patch_size", 16)
+    channels = config.integer("num_channels", default=3) * patch * patch
     position_rows = config.integer("num_patches", default=256)
-    mlp = tower_mlp(
-        width,
-        config.integer("intermediate_size", default=3072),
-        config.activation(default="gelu_pytorch_tanh"),
-        SIGLIP.mlp,
-    )
+    mlp = tower_mlp(width, size.inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)
     config.ignore("layer_norm_eps", "initializer_range")
     config.dropout("attention_dropout")
     factor = outer.integer("downsample_factor", default=2) ** 2
     inner, bias = outer.integer("projector_hidden_size", default=2560), outer.flag("projector_bias", default=True)
-    merged_width = width * factor
-    has_projector_norm = outer.flag("projector_use_layernorm", default=True)
-    norm = norm_pair("layer_norm", merged_width) if has_projector_norm else ()
-    linear_1 = linear("linear_1", inner, merged_width, "projector", "none", bias=bias)
-    patch_elements = pixel_channels * patch * patch
-    embedding = "embeddings.patch_embedding"
+    norm = norm_pair("layer_norm", width * factor) if outer.flag("projector_use_layernorm", default=True) else ()
     tower = Vision(
         kind="lfm2:lfm2",
         hidden=width,
-        blocks=((tower_layer(width, heads, mlp, "masked"), depth),),
-        channels=patch_elements,
+        blocks=((tower_layer(width, size.heads, mlp, "masked"), size.depth),),
+        channels=channels,
         merge=factor,
         outputs=outputs,
         stem=(
-            *linear(embedding, width, patch_elements, "vision", "none", bias=True),
+            *linear("embeddings.patch_embedding", width, channels, "vision", "none", bias=True),
             ParameterTensor("embeddings.position_embedding.weight", (position_rows, width), "position"),
         ),
-        projector=(*norm, *linear_1, *linear("linear_2", outputs, inner, "projector", "none", bias=bias)),
+        projector=(*norm, *two_matrices(("linear_1", "linear_2"), width * factor, inner, outputs, bias=bias)),
         hooked=True,
         closing=norm_pair("post_layernorm", width),
         tile=ROWS,
         tile_tokens=ROWS // factor,
-        mask_bytes=0,
         position_bytes=4,
         patch=patch,
-        heads=heads,
+        heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         processor="lfm2:process",
         separators=2,

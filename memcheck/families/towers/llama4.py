@@ -14,14 +14,17 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    LayerSizes,
     Limits,
+    Pixels,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
-    square_side,
+    read_layer_sizes,
+    read_pixels,
+    refuse_dropout,
     tower_layer,
     tower_mlp,
 )
@@ -38,7 +41,7 @@ from memcheck.families.towers.forward_parts import (
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
@@ -52,38 +55,32 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     projector.
     """
     outputs = model.language.hidden_size
-    width = config.integer("hidden_size", default=768)
-    heads = config.integer("num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=5632)
-    depth = config.integer("num_hidden_layers", default=34, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
+    size = read_layer_sizes(config, LayerSizes(width=768, heads=16, inner=5632, depth=34))
+    pixels, width, inner = read_pixels(config, Pixels(3, side=448, patch=14)), size.width, size.inner
     config.ignore("hidden_act", "norm_eps", "vision_feature_layer", "vision_feature_select_strategy", "rope_theta")
     config.ignore("rope_parameters", "initializer_range", "multi_modal_projector_bias")
     for key in ("attention_dropout", "projector_dropout"):
-        if config.dropout(key):
-            config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
+        refuse_dropout(config, key, "it is 0 in released files")
     fc1_outputs = config.integer("projector_input_dim", default=4096)
     fc2_outputs = config.integer("projector_output_dim", default=4096)
     features = config.integer("vision_output_dim", default=7680)
-    ratio = config.number("pixel_shuffle_ratio", default=0.5)
-    factor = round(1 / ratio) ** 2
+    factor = round(1 / config.number("pixel_shuffle_ratio", default=0.5)) ** 2
     if width * factor != inner:
         config.fail("intermediate_size", f"{factor} shuffled patches are {width * factor} wide, not {inner}")
     mlp = tower_mlp(width, inner, "gelu", NAMES.mlp)
-    patches = (image_size // patch) ** 2
+    block = tower_layer(width, size.heads, mlp, "llama4:rotated_as_complex", NAMES, softmax_fp32=False)
+    rows = pixels.patches + 1
     return Vision(
         kind="llama4:llama4",
         hidden=width,
-        blocks=((tower_layer(width, heads, mlp, "llama4:rotated_as_complex", NAMES, softmax_fp32=False), depth),),
-        channels=pixel_channels * patch * patch,
+        blocks=((block, size.depth),),
+        channels=pixels.channels,
         merge=factor,
         outputs=outputs,
         stem=(
             ParameterTensor("class_embedding", (width,), "vision"),
-            ParameterTensor("positional_embedding_vlm", (patches + 1, width), "position"),
-            *linear("patch_embedding.linear", width, pixel_channels * patch * patch, "vision", "none"),
+            ParameterTensor("positional_embedding_vlm", (rows, width), "position"),
+            *linear("patch_embedding.linear", width, pixels.channels, "vision", "none"),
             *norm_pair("layernorm_pre", width),
         ),
         projector=linear("linear_1", outputs, features, "projector", "none"),
@@ -93,12 +90,12 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             *linear("vision_adapter.mlp.fc1", fc1_outputs, inner, "mlp", "none"),
             *linear("vision_adapter.mlp.fc2", fc2_outputs, fc2_outputs, "mlp", "none"),
         ),
-        tile=patches + 1,
-        tile_tokens=patches // factor,
+        tile=rows,
+        tile_tokens=pixels.patches // factor,
         classes=1,
-        patch=patch,
+        patch=pixels.patch,
         processor="llama4:process",
-        heads=heads,
+        heads=size.heads,
         path="vision_model",
         bare=True,
         layers="model.layers",

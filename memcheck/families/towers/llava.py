@@ -25,16 +25,21 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     SIGLIP,
+    LayerSizes,
     Limits,
+    Pixels,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
     square_side,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -48,11 +53,13 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.families.towers.pixtral import pixtral
-from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
-from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.families.towers.siglip import SIGLIP_PIXELS, pooling_head, siglip, siglip_stem
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, Vision
+
+CLIP_LAYERS, CLIP_PIXELS = LayerSizes(width=768, heads=12, inner=3072, depth=12), Pixels(3, side=224, patch=32)
+"""What CLIP's class takes where a configuration is silent."""
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
@@ -123,7 +130,7 @@ def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
         projector=(newline, *projector(model, tower.hidden)),
         tile_tokens=tower.tile,
         activation=outer.activation("projector_hidden_act", default="gelu"),
-        side=square_side(config, "image_size", SIDE),
+        side=square_side(config, "image_size", SIGLIP_PIXELS.side),
         processor="llava:process_onevision",
     )
 
@@ -135,8 +142,7 @@ def projector(model: TowerContext, width: int) -> tuple[ParameterTensor, ...]:
     """
     outer, outputs = model.outer, model.language.hidden_size
     bias = outer.flag("multimodal_projector_bias", default=True)
-    tensors = linear("linear_1", outputs, width, "projector", "none", bias=bias)
-    return tensors + linear("linear_2", outputs, outputs, "projector", "none", bias=bias)
+    return two_matrices(("linear_1", "linear_2"), width, outputs, outputs, bias=bias)
 
 
 def _feature_layer(model: TowerContext, default: int) -> int:
@@ -151,52 +157,50 @@ def _feature_layer(model: TowerContext, default: int) -> int:
     return layer
 
 
-def _clip(config: ConfigReader, model: TowerContext, kind: str, used_layers: int = 0) -> Vision:
-    """Read CLIP's tower. The features are those of a layer before the last, so later layers get no gradient.
-
-    ``used_layers``: the number of layers whose result is used; 0 for what ``vision_feature_layer`` says.
-    """
-    width = config.integer("hidden_size", default=768)
-    heads = config.integer("num_attention_heads", default=12)
-    require_divisible_heads(config, width, heads)
-    depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 32)
-    mlp_width = config.integer("intermediate_size", default=3072)
-    config.ignore("projection_dim", "vocab_size", "layer_norm_eps", "initializer_factor")
-    config.dropout("attention_dropout")
-    mlp = tower_mlp(width, mlp_width, config.activation(default="quick_gelu"), SIGLIP.mlp)
-    block = tower_layer(width, heads, mlp, "separate")
-    used_layers = used_layers or depth + 1 + _feature_layer(model, -2)
+def _used_layers(model: TowerContext, depth: int) -> int:
+    """Read how many of the tower's ``depth`` layers run before its features are taken: all but the last by default."""
+    used_layers = depth + 1 + _feature_layer(model, -2)
     strategy = model.outer.text("vision_feature_select_strategy", default="default")
     if strategy != "default" or not 0 < used_layers <= depth:
         model.outer.fail(
             "vision_feature_select_strategy", f"{strategy!r} features of layer {used_layers} have no memory model"
         )
-    patches = (image_size // patch) ** 2
-    model.outer.activation("projector_hidden_act", default="gelu")
+    return used_layers
+
+
+def _clip(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
+    """Read CLIP's tower. The features are those of a layer before the last, so later layers get no gradient.
+
+    ``kind``: its forward passes, as :attr:`Vision.kind`. A class token precedes the patches.
+    """
+    size, pixels = read_layer_sizes(config, CLIP_LAYERS), read_pixels(config, CLIP_PIXELS)
+    config.ignore("projection_dim", "vocab_size", "layer_norm_eps", "initializer_factor")
+    config.dropout("attention_dropout")
+    mlp = tower_mlp(size.width, size.inner, config.activation(default="quick_gelu"), SIGLIP.mlp)
+    block = tower_layer(size.width, size.heads, mlp, "separate")
+    used_layers, rows = _used_layers(model, size.depth), pixels.patches + 1
     return Vision(
         kind=kind,
-        hidden=width,
+        hidden=size.width,
         blocks=((block, used_layers),),
-        idle=((block, depth - used_layers),) if used_layers < depth else (),
-        channels=pixel_channels * patch * patch,
+        idle=((block, size.depth - used_layers),) if used_layers < size.depth else (),
+        channels=pixels.channels,
         merge=1,
         outputs=model.language.hidden_size,
         stem=(
-            ParameterTensor("embeddings.class_embedding", (width,), "vision"),
-            ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
-            ParameterTensor("embeddings.position_embedding.weight", (patches + 1, width), "position"),
-            *norm_pair("pre_layrnorm", width),
+            ParameterTensor("embeddings.class_embedding", (size.width,), "vision"),
+            *patch_convolution_tensors("embeddings.patch_embedding", size.width, pixels, bias=False),
+            ParameterTensor("embeddings.position_embedding.weight", (rows, size.width), "position"),
+            *norm_pair("pre_layrnorm", size.width),
         ),
-        projector=projector(model, width),
+        projector=projector(model, size.width),
         hooked=True,
-        unused=norm_pair("post_layernorm", width),
-        tile=patches + 1,
-        tile_tokens=patches,
+        unused=norm_pair("post_layernorm", size.width),
+        tile=rows,
+        tile_tokens=pixels.patches,
         classes=1,
-        patch=patch,
-        heads=heads,
+        patch=pixels.patch,
+        heads=size.heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         projector_path="multi_modal_projector",

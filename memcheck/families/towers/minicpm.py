@@ -21,16 +21,20 @@ from memcheck.autograd.operator import add, copy, index, operator, slices, unary
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
+    SIGLIP,
     Limits,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
-    square_side,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
+    refuse_dropout,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.attention import attention_per_picture, projections, tower_attention
 from memcheck.families.towers.forward_parts import (
@@ -41,8 +45,9 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     require_input_grads,
 )
+from memcheck.families.towers.siglip import SIGLIP_LAYERS, SIGLIP_PIXELS
 from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Between, TowerAttention, Vision
 
@@ -72,63 +77,57 @@ def _tower(config: ConfigReader, model: TowerContext, default_mode: str) -> Visi
     mode = outer.text("downsample_mode", default=default_mode)
     if mode not in MODES:
         outer.fail("downsample_mode", f"downsample_mode is {' or '.join(MODES)}")
-    if outer.integer("merger_times", default=1) != 1:
-        outer.fail("merger_times", "a merger of several rounds has no memory model", "it is 1 in released files")
-    for reader, key in ((outer, "merge_kernel_size"), (config, "window_kernel_size")):
-        if tuple(reader.integers(key) or (WINDOW, WINDOW)) != (WINDOW, WINDOW):
-            reader.fail(key, "windows of other sides than 2 have no memory model")
-    outer.ignore("drop_vision_last_layer", "image_size", "patch_size", *IDS)  # which its class does not read
-    width = config.integer("hidden_size", default=768)
-    heads = config.integer("num_attention_heads", default=12)
-    require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=3072)
-    depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    patch = square_side(config, "patch_size", 16)
-    image_size = square_side(config, "image_size", 224) // patch
-    if config.dropout("attention_dropout"):
-        config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
+    _refuse_unmodelled(config, outer)
+    size, pixels = read_layer_sizes(config, SIGLIP_LAYERS), read_pixels(config, SIGLIP_PIXELS)
+    width, depth = size.width, size.depth
     insert_layer_id = outer.integer("insert_layer_id", default=6)
-    config.ignore("insert_layer_id", "layer_norm_eps", "initializer_range", "model_type")
     activation = config.activation(default="gelu_pytorch_tanh")
-    layer = tower_layer(width, heads, tower_mlp(width, inner, activation, ("mlp.fc1", "mlp.fc2")), "minicpm:unrotated")
-    merger, patches_per_window = _merger(width, inner), WINDOW * WINDOW
+    layer = tower_layer(width, size.heads, tower_mlp(width, size.inner, activation, SIGLIP.mlp), "minicpm:unrotated")
+    merger, patches_per_window = _merger(width, size.inner), WINDOW * WINDOW
     has_merger = mode == "16x"
     if has_merger and not 0 <= insert_layer_id < depth - 1:
         outer.fail("insert_layer_id", f"insert_layer_id is between 0 and {depth - 2}, of {depth} layers")
     merged_width = width * patches_per_window
+    layers_after = depth - insert_layer_id - 1
     return Vision(
         kind="minicpm:minicpm",
         hidden=width,
-        blocks=((layer, insert_layer_id + 1), (layer, depth - insert_layer_id - 1))
-        if has_merger
-        else ((layer, depth),),
-        channels=pixel_channels * patch * patch,
+        blocks=((layer, insert_layer_id + 1), (layer, layers_after)) if has_merger else ((layer, depth),),
+        channels=pixels.channels,
         merge=patches_per_window * patches_per_window if has_merger else patches_per_window,
         outputs=outputs,
         stem=(
-            ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
-            ParameterTensor("embeddings.patch_embedding.bias", (width,), "vision"),
-            ParameterTensor("embeddings.position_embedding.weight", (image_size * image_size, width), "position"),
+            *patch_convolution_tensors("embeddings.patch_embedding", width, pixels),
+            ParameterTensor("embeddings.position_embedding.weight", (pixels.patches, width), "position"),
         ),
         between=Between(merger, patches_per_window) if has_merger else None,
         unused=() if has_merger else merger,
         closing=norm_pair("post_layernorm", width),
         projector=(
             *norm_pair("mlp.0.pre_norm", merged_width),
-            *linear("mlp.0.linear_1", merged_width, merged_width, "projector", "none", bias=True),
-            *linear("mlp.0.linear_2", outputs, merged_width, "projector", "none", bias=True),
+            *two_matrices(("mlp.0.linear_1", "mlp.0.linear_2"), merged_width, merged_width, outputs),
         ),
         hooked=True,
         gives_out=False,
-        patch=patch,
+        patch=pixels.patch,
         processor="minicpm:process",
         separators=2,
-        heads=heads,
+        heads=size.heads,
         activation=activation,
         path="vision_tower",
         projector_path="merger",
     )
+
+
+def _refuse_unmodelled(config: ConfigReader, outer: ConfigReader) -> None:
+    """Fail if the tower (``config``) or the configuration around it has an option without a memory model."""
+    outer.expect("merger_times", 1, "a merger of several rounds has no memory model", "it is 1 in released files")
+    for reader, key in ((outer, "merge_kernel_size"), (config, "window_kernel_size")):
+        if tuple(reader.integers(key) or (WINDOW, WINDOW)) != (WINDOW, WINDOW):
+            reader.fail(key, "windows of other sides than 2 have no memory model")
+    refuse_dropout(config, "attention_dropout")
+    outer.ignore("drop_vision_last_layer", "image_size", "patch_size", *IDS)  # which its class does not read
+    config.ignore("insert_layer_id", "layer_norm_eps", "initializer_range", "model_type")
 
 
 def _merger(width: int, inner: int) -> tuple[ParameterTensor, ...]:

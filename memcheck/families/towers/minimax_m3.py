@@ -13,17 +13,19 @@ from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     IRRELEVANT_KEYS,
     SIGLIP,
+    LayerSizes,
     TowerForward,
     norm_pair,
-    require_divisible_heads,
+    read_layer_sizes,
+    refuse_dropout,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.attention import attention_per_picture, projections
 from memcheck.families.towers.forward_parts import cat_image_tokens, layer_norm, patch_convolution, projector_mlp
-from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import ParameterTensor
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
 AXES = 3
@@ -35,33 +37,22 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     matrices.
     """
     outer, outputs = model.outer, model.language.hidden_size
-    width = config.integer("hidden_size", default=1280)
-    heads = config.integer("num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=5120)
-    depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
+    size = read_layer_sizes(config, LayerSizes(width=1280, heads=16, inner=5120, depth=32))
+    width = size.width
     pixel_channels = config.integer("num_channels", default=3)
     patch = config.integer("patch_size", default=14)
     frames = config.integer("temporal_patch_size", default=2)
     merge_side = config.integer("spatial_merge_size", default=2)
     config.ignore(*IRRELEVANT_KEYS, "image_size")
-    if config.dropout("attention_dropout"):
-        config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
+    refuse_dropout(config, "attention_dropout")
     projector_width = outer.integer("projector_hidden_size", default=6144)
     merge = merge_side * merge_side
-    if outer.integer("merged_hidden_size", default=outputs * merge) != outputs * merge:
-        outer.fail("merged_hidden_size", f"merged_hidden_size is not {outputs * merge}, which its class makes of it")
-    mlp = tower_mlp(width, inner, config.activation(default="gelu"), SIGLIP.mlp)
-    block = tower_layer(width, heads, mlp, "minimax_m3:part_rotated")
-    mixer = block.mixer
-    # each axis has as many pairs of channels as fit; what is left of a head is not rotated
-    rotated = 2 * AXES * (width // heads // AXES // 2)
-    if isinstance(mixer, TowerAttention):
-        block = block._replace(mixer=mixer._replace(rotary_dim=rotated))
+    message = f"merged_hidden_size is not {outputs * merge}, which its class makes of it"
+    outer.expect("merged_hidden_size", outputs * merge, message)
     return Vision(
         kind="minimax_m3:minimax_m3",
         hidden=width,
-        blocks=((block, depth),),
+        blocks=((_layer(config, size), size.depth),),
         channels=pixel_channels * frames * patch * patch,
         merge=merge,
         outputs=outputs,
@@ -70,20 +61,28 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             *norm_pair("pre_layrnorm", width),
         ),
         projector=(
-            *linear("linear_1", projector_width, width, "projector", "none", bias=True),
-            *linear("linear_2", outputs, projector_width, "projector", "none", bias=True),
-            *linear("merge_linear_1", projector_width, outputs * merge, "projector", "none", bias=True),
-            *linear("merge_linear_2", outputs, projector_width, "projector", "none", bias=True),
+            *two_matrices(("linear_1", "linear_2"), width, projector_width, outputs),
+            *two_matrices(("merge_linear_1", "merge_linear_2"), outputs * merge, projector_width, outputs),
         ),
         hooked=False,
         patch=patch,
         processor="processors:process_minimax",
         separators=2,
-        heads=heads,
+        heads=size.heads,
         path="vision_tower",
         layers="layers",
         projector_path="multi_modal_projector",
     )
+
+
+def _layer(config: ConfigReader, size: LayerSizes) -> Block:
+    """Build a layer of CLIP whose attention rotates a part of each head: as many pairs of elements for each axis."""
+    mlp = tower_mlp(size.width, size.inner, config.activation(default="gelu"), SIGLIP.mlp)
+    block = tower_layer(size.width, size.heads, mlp, "minimax_m3:part_rotated")
+    if not isinstance(block.mixer, TowerAttention):
+        return block
+    pairs_per_axis = block.mixer.head_dim // AXES // 2
+    return block._replace(mixer=block.mixer._replace(rotary_dim=2 * AXES * pairs_per_axis))
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:

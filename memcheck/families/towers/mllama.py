@@ -16,14 +16,17 @@ from memcheck.autograd.tensor import Storage, Value, promote, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    LayerSizes,
     Limits,
+    Pixels,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
-    square_side,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
     tower_layer,
     tower_mlp,
 )
@@ -53,73 +56,44 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     """Read the tower of ``model_type: mllama``: a tower over tiles, with global layers after it, whose rows the text
     reads in cross-attention.
     """
-    width = config.integer("hidden_size", default=1280)
-    heads = config.integer("attention_heads", "num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
+    size = read_layer_sizes(
+        config, LayerSizes(width=1280, heads=16, inner=5120, depth=32), ("attention_heads", "num_attention_heads")
+    )
     global_layers = config.integer("num_global_layers", default=8, maximum=MAX_LAYERS)
-    inner = config.integer("intermediate_size", default=5120)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
+    pixels = read_pixels(config, Pixels(3, side=448, patch=14))
     tiles = config.integer("max_num_tiles", default=4)
-    intermediate_layers = config.integers("intermediate_layers_indices") or (3, 7, 15, 23, 30)
-    for index in intermediate_layers:
-        if not -depth <= index < depth:
-            config.fail("intermediate_layers_indices", f"layer {index} is not among the tower's {depth}")
-    features = (len(intermediate_layers) + 1) * width
-    vision_output_dim = config.integer("vision_output_dim", default=features)
-    if vision_output_dim != features:
-        config.fail("vision_output_dim", f"{len(intermediate_layers)} earlier layers and the last have {features}")
-    ratios = config.raw("supported_aspect_ratios")
-    grids = len(ratios) if isinstance(ratios, (list, tuple)) else RATIOS
-    config.ignore("initializer_range", "norm_eps", "supported_aspect_ratios")
-    mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
-    rows = (image_size // patch) ** 2 + 1
+    gathered = _gathered_layers(config, size)
+    features, outputs = (len(gathered) + 1) * size.width, model.language.hidden_size
+    config.expect("vision_output_dim", features, f"{len(gathered)} earlier layers and the last have {features}")
+    config.ignore("initializer_range", "norm_eps")
+    rows = pixels.patches + 1  # of a tile, class token included
     padded_rows = round_up(rows, ALIGNMENT)
-    outputs = model.language.hidden_size
-    text = model.outer.raw("text_config")
-    section = ConfigReader(text, "mllama", "text_config.") if isinstance(text, dict) else model.outer
-    layer = _layer(width, heads, mlp.width, mlp.activation)
+    layer = _layer(size, config.activation(default="gelu"))
     gates = tuple(ParameterTensor(name, (1,), "vision") for name in ("gate_attn", "gate_ffn"))
+    before_layers, between_layers = _tensors_around_layers(config, size.width, pixels, tiles)
     return Vision(
         kind="mllama:mllama",
-        hidden=width,
+        hidden=size.width,
         blocks=(
-            (layer, depth),
+            (layer, size.depth),
             (layer._replace(extra_tensors=gates, branch_scale="tanh"), global_layers),
         ),
-        channels=pixel_channels * patch * patch,
+        channels=pixels.channels,
         merge=1,
         outputs=outputs,
-        stem=(
-            ParameterTensor("patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
-            *_gated_tile_positions("pre_tile_positional_embedding", grids, tiles * width),
-            ParameterTensor("class_embedding", (width,), "vision"),
-            ParameterTensor("gated_positional_embedding.gate", (1,), "vision"),
-            ParameterTensor("gated_positional_embedding.embedding", (rows, width), "position"),
-            ParameterTensor(
-                "gated_positional_embedding.tile_embedding.weight", (grids + 1, tiles * rows * width), "position"
-            ),
-            *norm_pair("layernorm_pre", width),
-        ),
-        closing=(),
+        stem=before_layers,
         projector=linear("multi_modal_projector", outputs, features, "projector", "none", bias=True),
-        between=Between(
-            (
-                *norm_pair("layernorm_post", width),
-                *_gated_tile_positions("post_tile_positional_embedding", grids, tiles * width),
-            )
-        ),
-        gathered=tuple(sorted(index % depth for index in intermediate_layers)),
+        between=Between(between_layers),
+        gathered=gathered,
         hooked=True,
-        cross=CrossReading(tuple(i for i in crossing_layers(section) if i < _language_layers(model)), tiles),
+        cross=CrossReading(_crossing_layers(model), tiles),
         tile=tiles * padded_rows,
         tile_tokens=tiles * rows,
         budgets=(tiles * padded_rows,),
         classes=tiles * (padded_rows - rows + 1),
         gives_out=False,
-        patch=patch,
-        heads=heads,
+        patch=pixels.patch,
+        heads=size.heads,
         processor="mllama:process",
         path="vision_model",
         layers="transformer.layers",
@@ -127,10 +101,47 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     )
 
 
-def _language_layers(model: TowerContext) -> int:
-    """Return the number of the language model's layers, those with cross-attention included."""
-    language = model.language
-    return language.num_layers + sum(n for other in language.others for _, n in other.blocks)
+def _crossing_layers(model: TowerContext) -> tuple[int, ...]:
+    """Return the numbers of the language model's layers that read pictures by cross-attention."""
+    text, language = model.outer.raw("text_config"), model.language
+    section = ConfigReader(text, "mllama", "text_config.") if isinstance(text, dict) else model.outer
+    num_layers = language.num_layers + sum(n for other in language.others for _, n in other.blocks)
+    return tuple(i for i in crossing_layers(section) if i < num_layers)
+
+
+def _gathered_layers(config: ConfigReader, size: LayerSizes) -> tuple[int, ...]:
+    """Read the numbers of the layers whose rows the projector reads, too (``intermediate_layers_indices``)."""
+    indices = config.integers("intermediate_layers_indices") or (3, 7, 15, 23, 30)
+    for index in indices:
+        if not -size.depth <= index < size.depth:
+            config.fail("intermediate_layers_indices", f"layer {index} is not among the tower's {size.depth}")
+    return tuple(sorted(index % size.depth for index in indices))
+
+
+def _tensors_around_layers(
+    config: ConfigReader, width: int, pixels: Pixels, tiles: int
+) -> tuple[tuple[ParameterTensor, ...], tuple[ParameterTensor, ...]]:
+    """List the tensors before the local layers, and those between the local and the global layers.
+
+    ``tiles``: of a picture at most. Tables of positions have a row for each of ``supported_aspect_ratios``.
+    """
+    ratios = config.raw("supported_aspect_ratios")
+    grids = len(ratios) if isinstance(ratios, (list, tuple)) else RATIOS
+    rows, gated = pixels.patches + 1, "gated_positional_embedding"
+    before = (
+        *patch_convolution_tensors("patch_embedding", width, pixels, bias=False),
+        *_gated_tile_positions("pre_tile_positional_embedding", grids, tiles * width),
+        ParameterTensor("class_embedding", (width,), "vision"),
+        ParameterTensor(f"{gated}.gate", (1,), "vision"),
+        ParameterTensor(f"{gated}.embedding", (rows, width), "position"),
+        ParameterTensor(f"{gated}.tile_embedding.weight", (grids + 1, tiles * rows * width), "position"),
+        *norm_pair("layernorm_pre", width),
+    )
+    between = (
+        *norm_pair("layernorm_post", width),
+        *_gated_tile_positions("post_tile_positional_embedding", grids, tiles * width),
+    )
+    return before, between
 
 
 def _gated_tile_positions(name: str, grids: int, width: int) -> tuple[ParameterTensor, ParameterTensor]:
@@ -143,17 +154,14 @@ def _gated_tile_positions(name: str, grids: int, width: int) -> tuple[ParameterT
     )
 
 
-def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
+def _layer(size: LayerSizes, activation: str) -> Block:
     """Build a layer of the tower, without biases, whose attention has an additive mask over all tiles of a picture."""
-    block = tower_layer(
-        width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "mllama:additive_mask", NAMES, bias=False
-    )
+    mlp = tower_mlp(size.width, size.inner, activation, NAMES.mlp)
+    block = tower_layer(size.width, size.heads, mlp, "mllama:additive_mask", NAMES, bias=False)
     mixer = block.mixer
-    tensors = tuple(t for t in mixer.tensors if t.linear) if isinstance(mixer, TowerAttention) else ()
-    attention = TowerAttention(
-        heads=heads, head_dim=width // heads, kind="mllama:additive_mask", tensors=tensors, bias=False
-    )
-    return block._replace(mixer=attention)
+    if not isinstance(mixer, TowerAttention):
+        return block
+    return block._replace(mixer=mixer._replace(tensors=tuple(t for t in mixer.tensors if t.linear)))
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:

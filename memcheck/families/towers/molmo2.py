@@ -21,6 +21,7 @@ from memcheck.families.tower import (
     SIGLIP,
     LayerNames,
     Limits,
+    Pixels,
     ProcessedPicture,
     TowerForward,
     no_clips,
@@ -54,55 +55,31 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     width, heads = _attention(config)
     inner = config.integer("intermediate_size", default=4304)
     depth = config.integer("num_hidden_layers", default=25, maximum=MAX_LAYERS)
-    image_size = square_side(
-        config, "image_default_input_size" if config.has("image_default_input_size") else "image_size", 378
-    )
-    patch = square_side(config, "image_patch_size" if config.has("image_patch_size") else "patch_size", 14)
-    rows, pixel_channels = (image_size // patch) ** 2, config.integer("num_channels", default=3)
-    config.ignore("image_size", "patch_size", "image_default_input_size", "image_patch_size", *IDLE)
-    if config.integer("num_position_embeddings", "image_num_pos", default=rows) != rows:
-        config.fail("num_position_embeddings", f"a square of {image_size} pixels has {rows} patches")
-    config.ignore("model_type", "layer_norm_eps", "initializer_range")
+    pixels = _pixels(config)
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), NAMES.mlp)
+    block = tower_layer(width, heads, mlp, "separate", NAMES)
     adapter = outer.section("adapter_config")
-    layers_key = "vit_layers" if adapter.has("vit_layers") else "vision_feature_layer"
-    layer_indexes = adapter.integers(layers_key) or (24, 18)
-    adapter.ignore("vit_layers", "vision_feature_layer", *IDLE)
-    feature_layers = sorted(i + 1 if i >= 0 else depth + 1 + i for i in layer_indexes)
-    if not all(0 < i <= depth for i in feature_layers) or len(set(feature_layers)) != len(feature_layers):
-        adapter.fail("vision_feature_layer", f"the tower of {depth} layers has no rows of layers {list(layer_indexes)}")
+    feature_layers = _feature_layers(adapter, depth)
+    last_used = feature_layers[-1]
     pooled_width, pooling_heads = _attention(adapter)
     if pooled_width != width:
         adapter.fail("hidden_size", f"{pooled_width} is not the tower's width {width}")
-    projector_width = adapter.integer("intermediate_size", default=18944)
-    if adapter.integer("text_hidden_size", default=3584) != outputs:
-        adapter.fail("text_hidden_size", f"it is not the language model's width {outputs}")
-    if adapter.flag("mlp_bias"):
-        adapter.fail("mlp_bias", "mlp_bias: true has no memory model", "it is false in released files")
-    adapter.ignore("model_type", "initializer_range")
-    block, features = tower_layer(width, heads, mlp, "separate", NAMES), width * len(feature_layers)
-    projector: tuple[ParameterTensor, ...] = ()
-    for name in ("q_proj", "k_proj", "v_proj"):
-        projector += linear(f"image_pooling_2d.{name}", width, features, "projector", "none", bias=True)
-    projector += linear("image_pooling_2d.o_proj", width, width, "projector", "none", bias=True)
-    for name in ("gate_proj", "up_proj"):
-        projector += linear(f"image_projector.{name}", projector_width, width, "projector", "none")
-    last_used = max(feature_layers)
+    projector = _projector(adapter, width, width * len(feature_layers), outputs)
     return Vision(
         kind="molmo2:molmo2",
         hidden=width,
         blocks=((block, last_used),),
         idle=((block, depth - last_used),) if last_used < depth else (),
-        channels=pixel_channels * patch * patch,
+        channels=pixels.channels,
         merge=POOLED,
         outputs=outputs,
         stem=(
-            ParameterTensor("positional_embedding", (rows, width), "position"),
-            *linear("patch_embedding", width, pixel_channels * patch * patch, "vision", "none", bias=True),
+            ParameterTensor("positional_embedding", (pixels.patches, width), "position"),
+            *linear("patch_embedding", width, pixels.channels, "vision", "none", bias=True),
         ),
-        projector=projector + linear("image_projector.down_proj", outputs, projector_width, "projector", "none"),
+        projector=projector,
         hooked=False,
-        gathered=tuple(feature_layers[:-1]),
+        gathered=feature_layers[:-1],
         perceiver=Perceiver(
             latents=1,
             heads=pooling_heads,
@@ -111,15 +88,57 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             activation=adapter.activation(default="silu"),
         ),
         placement="added",
-        tile=rows,
-        tile_tokens=(ceil_div(image_size // patch, 2)) ** 2,
-        patch=patch,
+        tile=pixels.patches,
+        tile_tokens=ceil_div(pixels.side // pixels.patch, 2) ** 2,
+        patch=pixels.patch,
         processor="molmo2:process",
         separators=4,
         heads=heads,
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
+
+
+def _pixels(config: ConfigReader) -> Pixels:
+    """Read the side of a square and of a patch, for which released files have names of their own, in pixels."""
+    side_key = "image_default_input_size" if config.has("image_default_input_size") else "image_size"
+    patch_key = "image_patch_size" if config.has("image_patch_size") else "patch_size"
+    side, patch = square_side(config, side_key, 378), square_side(config, patch_key, 14)
+    pixels = Pixels(config.integer("num_channels", default=3), side, patch)
+    if config.integer("num_position_embeddings", "image_num_pos", default=pixels.patches) != pixels.patches:
+        config.fail("num_position_embeddings", f"a square of {side} pixels has {pixels.patches} patches")
+    config.ignore("image_size", "patch_size", "image_default_input_size", "image_patch_size", *IDLE)
+    config.ignore("model_type", "layer_norm_eps", "initializer_range")
+    return pixels
+
+
+def _feature_layers(adapter: ConfigReader, depth: int) -> tuple[int, ...]:
+    """Read how many of the tower's ``depth`` layers run before each set of rows that is pooled, in rising order."""
+    layers_key = "vit_layers" if adapter.has("vit_layers") else "vision_feature_layer"
+    indexes = adapter.integers(layers_key) or (24, 18)
+    adapter.ignore("vit_layers", "vision_feature_layer", *IDLE)
+    layers = sorted(i + 1 if i >= 0 else depth + 1 + i for i in indexes)
+    if not all(0 < i <= depth for i in layers) or len(set(layers)) != len(layers):
+        adapter.fail("vision_feature_layer", f"the tower of {depth} layers has no rows of layers {list(indexes)}")
+    return tuple(layers)
+
+
+def _projector(adapter: ConfigReader, width: int, features: int, outputs: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of the pooling attention, and of the gated network after it.
+
+    ``features``: elements of what is pooled, the rows of several layers side by side. ``outputs``: of an image token.
+    """
+    inner = adapter.integer("intermediate_size", default=18944)
+    if adapter.integer("text_hidden_size", default=3584) != outputs:
+        adapter.fail("text_hidden_size", f"it is not the language model's width {outputs}")
+    adapter.refuse("mlp_bias", "mlp_bias: true has no memory model", "it is false in released files")
+    adapter.ignore("model_type", "initializer_range")
+    tensors: tuple[ParameterTensor, ...] = ()
+    for name, inputs in (("q_proj", features), ("k_proj", features), ("v_proj", features), ("o_proj", width)):
+        tensors += linear(f"image_pooling_2d.{name}", width, inputs, "projector", "none", bias=True)
+    for name in ("gate_proj", "up_proj"):
+        tensors += linear(f"image_projector.{name}", inner, width, "projector", "none")
+    return tensors + linear("image_projector.down_proj", outputs, inner, "projector", "none")
 
 
 def _attention(config: ConfigReader) -> tuple[int, int]:

@@ -21,13 +21,14 @@ from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    LayerSizes,
     Limits,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
+    read_layer_sizes,
     tower_layer,
     tower_mlp,
 )
@@ -35,7 +36,7 @@ from memcheck.families.towers.attention import attention_per_picture, projection
 from memcheck.families.towers.forward_parts import cat_image_tokens, flat_pixel_values, layer_norm, linear_layer
 from memcheck.families.towers.qwen import interpolated_positions
 from memcheck.models.decoder import layer_types, linear, stack
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
@@ -50,52 +51,36 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     patches by pixel shuffle.
     """
     outer, outputs = model.outer, model.language.hidden_size
-    width = config.integer("hidden_size", default=1536)
-    heads = config.integer("num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    depth = config.integer("num_hidden_layers", default=50, maximum=MAX_LAYERS)
+    size = read_layer_sizes(config, LayerSizes(width=1536, heads=16, inner=8960, depth=50))
+    width = size.width
     patch, frames = config.integer("patch_size", default=14), config.integer("patch_temporal", default=2)
-    high = config.integer("pos_emb_height", default=32)
-    side = config.integer("merge_size", default=2)
+    grid_rows = config.integer("pos_emb_height", default=32)
+    merge = config.integer("merge_size", default=2) ** 2
     config.ignore("model_type", "rope_parameters", "initializer_range", "layer_norm_eps", "max_position_embeddings")
-    inner, activation = config.integer("intermediate_size", default=8960), config.activation(default="gelu")
-    block = tower_layer(
-        width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "muse_glimmer:packed_tables", NAMES
-    )
-    attention_types = layer_types(
-        config, depth, lambda i: WINDOWED if (i + 1) % PERIOD and i + 1 < depth else FULL, (FULL, WINDOWED)
-    )
-
-    def build_layer(kind: str) -> Block:
-        """Build one layer. ``kind``: full or windowed attention."""
-        if kind == FULL or not isinstance(block.mixer, TowerAttention):
-            return block
-        return block._replace(mixer=block.mixer._replace(window=high * high))
-
-    joined = width * side * side
-    if outer.integer("out_hidden_size", default=6144) != joined:
-        outer.fail("out_hidden_size", f"out_hidden_size is not {joined}, the width of {side * side} merged rows")
-    between, pixels = outer.integer("projector_hidden_size", default=4096), 3 * frames * patch * patch
+    merged_width = width * merge
+    if outer.integer("out_hidden_size", default=6144) != merged_width:
+        outer.fail("out_hidden_size", f"out_hidden_size is not {merged_width}, the width of {merge} merged rows")
+    inner, channels = outer.integer("projector_hidden_size", default=4096), 3 * frames * patch * patch
     return Vision(
         kind="muse_glimmer:muse_glimmer",
         hidden=width,
-        blocks=stack(attention_types, build_layer),
-        channels=pixels,
-        merge=side * side,
+        blocks=_layers(config, size, grid_rows * grid_rows),
+        channels=channels,
+        merge=merge,
         outputs=outputs,
         stem=(
-            *linear("patch_embedder.patch_embedding", width, pixels, "vision", "none"),
+            *linear("patch_embedder.patch_embedding", width, channels, "vision", "none"),
             ParameterTensor(
                 "patch_embedder.position_embedding_table.weight",
-                (high * config.integer("pos_emb_width", default=32), width),
+                (grid_rows * config.integer("pos_emb_width", default=32), width),
                 "position",
             ),
             *norm_pair("ln_pre", width),
         ),
         projector=(
-            *linear("vision_adapter.fc1", between, joined, "projector", "none"),
-            *linear("vision_adapter.fc2", between, between, "projector", "none"),
-            *linear("vision_projection", outputs, between, "projector", "none"),
+            *linear("vision_adapter.fc1", inner, merged_width, "projector", "none"),
+            *linear("vision_adapter.fc2", inner, inner, "projector", "none"),
+            *linear("vision_projection", outputs, inner, "projector", "none"),
         ),
         hooked=False,
         closing=norm_pair("ln_post", width),
@@ -103,12 +88,33 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         processor="muse_glimmer:process",
         separators=2,
         gives_out=False,
-        heads=heads,
+        heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         layers="layers",
         projector_path="",
     )
+
+
+def _layers(config: ConfigReader, size: LayerSizes, window: int) -> tuple[tuple[Block, int], ...]:
+    """Build the layers as runs of (layer, how many): every fourth, and the last, has full attention by default.
+
+    ``window``: rows that attend to each other in the other layers.
+    """
+    mlp = tower_mlp(size.width, size.inner, config.activation(default="gelu"), NAMES.mlp)
+    block = tower_layer(size.width, size.heads, mlp, "muse_glimmer:packed_tables", NAMES)
+
+    def default_type(i: int) -> str:
+        """Return the default attention type of layer ``i``."""
+        return WINDOWED if (i + 1) % PERIOD and i + 1 < size.depth else FULL
+
+    def build_layer(kind: str) -> Block:
+        """Build one layer. ``kind``: full or windowed attention."""
+        if kind == FULL or not isinstance(block.mixer, TowerAttention):
+            return block
+        return block._replace(mixer=block.mixer._replace(window=window))
+
+    return stack(layer_types(config, size.depth, default_type, (FULL, WINDOWED)), build_layer)
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:

@@ -7,7 +7,7 @@ have no memory model, so that it never runs.
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import norm_pair
+from memcheck.families.tower import idle_layer, norm_pair
 from memcheck.families.towers.qwen import MergerNames, deepstack_tower
 from memcheck.families.towers.qwen import read_2_5 as read_windowed
 from memcheck.models.decoder import linear, vector
@@ -64,10 +64,7 @@ def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     width, made = sizes(config, outputs)
     bins = config.integer("num_mel_bins", default=128)
     tensors = (
-        ParameterTensor("conv1.weight", (width, bins, 3), "audio"),
-        vector("conv1.bias", width, "audio"),
-        ParameterTensor("conv2.weight", (width, width, 3), "audio"),
-        vector("conv2.bias", width, "audio"),
+        *time_convolutions(width, bins),
         ParameterTensor("audio_bos_eos_token.weight", (2, made), "audio"),
         *norm_pair("ln_post", width),
         *linear("proj", made, width, "audio", "none", bias=True),
@@ -88,6 +85,16 @@ def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         *linear("proj2", made, width, "audio", "none", bias=True),
     )
     return (whisper_tower(config, tensors, width, key_bias=True, depth=32, inner=5120),)
+
+
+def time_convolutions(width: int, mel_bins: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of Whisper's two convolutions over time, from ``mel_bins`` to ``width`` channels."""
+    return (
+        ParameterTensor("conv1.weight", (width, mel_bins, 3), "audio"),
+        vector("conv1.bias", width, "audio"),
+        ParameterTensor("conv2.weight", (width, width, 3), "audio"),
+        vector("conv2.bias", width, "audio"),
+    )
 
 
 def convolved(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
@@ -145,12 +152,11 @@ def whisper_tower(
         *linear("fc2", width, inner, "audio", "none", bias=True),
         *norm_pair("final_layer_norm", width),
     )
-    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=layer_tensors)
     return OtherTower(
         part="audio",
         path="model.audio_tower.",
         layers="layers",
-        blocks=((block, layers),),
+        blocks=((idle_layer(layer_tensors), layers),),
         tensors=tensors,
         buffers=(Buffers(1, positions * width),),
     )

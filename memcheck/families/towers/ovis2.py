@@ -13,10 +13,13 @@ from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    LayerSizes,
+    Pixels,
     TowerForward,
     norm_pair,
-    require_divisible_heads,
-    square_side,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
     tower_layer,
     tower_mlp,
 )
@@ -31,7 +34,7 @@ from memcheck.families.towers.forward_parts import (
 )
 from memcheck.models.decoder import linear
 from memcheck.models.module_types import CopiedInputMlp
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
@@ -53,57 +56,57 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outer.ignore("visual_indicator_token_ids", "vocab_size")
     if outer.integer("hidden_size", default=1536) != outputs:
         outer.fail("hidden_size", f"hidden_size is the width of the visual words, the language model's is {outputs}")
-    width = config.integer("hidden_size", default=1024)
-    heads = config.integer("num_attention_heads", default=8)
-    require_divisible_heads(config, width, heads)
-    depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 14)
+    size = read_layer_sizes(config, LayerSizes(width=1024, heads=8, inner=2816, depth=24))
+    pixels, width = read_pixels(config, Pixels(3, side=224, patch=14)), size.width
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     config.dropout("attention_dropout")
     for key in ("qkv_bias", "mlp_bias"):
-        if config.flag(key):
-            config.fail(key, f"{key}: true has no memory model", "it is false in released files")
+        config.refuse(key, f"{key}: true has no memory model", "it is false in released files")
     if config.text("tokenize_function", default="softmax") != "softmax":
         config.fail("tokenize_function", "only softmax has a memory model", "it is that of released files")
-    inner = config.integer("intermediate_size", default=2816)
-    mlp = CopiedInputMlp(*tower_mlp(width, inner, config.activation(default="silu"), NAMES.mlp, bias=False))
-    stride, visual_vocab = config.integer("hidden_stride", default=1), config.integer("vocab_size", default=16384)
-    indicator_tokens = config.integer("num_visual_indicator_tokens", default=5)
-    if indicator_tokens >= visual_vocab:
-        config.fail(
-            "num_visual_indicator_tokens", f"{indicator_tokens} of {visual_vocab} words leave none for pictures"
-        )
-    patches, tokens_per_side = (image_size // patch) ** 2, ceil_div(image_size // patch, stride)
+    mlp = CopiedInputMlp(*tower_mlp(width, size.inner, config.activation(default="silu"), NAMES.mlp, bias=False))
+    block = tower_layer(width, size.heads, mlp, "ovis2:copied_rows", NAMES, bias=False, norm="rmsnorm")
+    stride = config.integer("hidden_stride", default=1)
     embedding = "transformer.embeddings."
     return Vision(
         kind="ovis2:ovis2",
         hidden=width,
-        blocks=((tower_layer(width, heads, mlp, "ovis2:copied_rows", NAMES, bias=False, norm="rmsnorm"), depth),),
-        channels=pixel_channels * patch * patch,
+        blocks=((block, size.depth),),
+        channels=pixels.channels,
         merge=stride * stride,
         outputs=outputs,
         stem=(
-            ParameterTensor(embedding + "patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
-            ParameterTensor(embedding + "patch_embedding.bias", (width,), "vision"),
-            ParameterTensor(embedding + "position_embedding.weight", (patches, width), "position"),
+            *patch_convolution_tensors(embedding + "patch_embedding", width, pixels),
+            ParameterTensor(embedding + "position_embedding.weight", (pixels.patches, width), "position"),
             ParameterTensor(embedding + "rms_norm.weight", (width,), "norm"),
         ),
-        projector=(
-            *linear("head_linear", visual_vocab - indicator_tokens, width * stride * stride, "projector", "none"),
-            *norm_pair("head_norm", visual_vocab - indicator_tokens),
-            ParameterTensor("visual_embeddings_table.weight", (visual_vocab, outputs), "projector"),
-        ),
+        projector=_visual_words(config, width * stride * stride, outputs),
         hooked=False,
         closing=(ParameterTensor("transformer.rms_norm.weight", (width,), "norm"),),
-        tile=patches,
-        tile_tokens=tokens_per_side * tokens_per_side,
-        patch=patch,
+        tile=pixels.patches,
+        tile_tokens=ceil_div(pixels.side // pixels.patch, stride) ** 2,
+        patch=pixels.patch,
         separators=2,
-        heads=heads,
+        heads=size.heads,
         path="vision_tower",
         layers="transformer.encoder.layers",
         projector_path="vision_tower",
+    )
+
+
+def _visual_words(config: ConfigReader, width: int, outputs: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors that make probabilities of visual words of ``width`` elements, and the words' own table.
+
+    ``outputs``: width of an image token. Indicator tokens mark where a picture begins and ends; no patch becomes one.
+    """
+    vocab = config.integer("vocab_size", default=16384)
+    indicator_tokens = config.integer("num_visual_indicator_tokens", default=5)
+    if indicator_tokens >= vocab:
+        config.fail("num_visual_indicator_tokens", f"{indicator_tokens} of {vocab} words leave none for pictures")
+    return (
+        *linear("head_linear", vocab - indicator_tokens, width, "projector", "none"),
+        *norm_pair("head_norm", vocab - indicator_tokens),
+        ParameterTensor("visual_embeddings_table.weight", (vocab, outputs), "projector"),
     )
 
 

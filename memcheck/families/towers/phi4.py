@@ -24,7 +24,19 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import copy, gradient_copied, operator
 from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, PictureError, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair
+from memcheck.families.tower import (
+    LayerSizes,
+    Limits,
+    PictureError,
+    Pixels,
+    ProcessedPicture,
+    TowerForward,
+    idle_layer,
+    no_clips,
+    no_limits,
+    norm_pair,
+    two_matrices,
+)
 from memcheck.families.towers.attention import masked_attention
 from memcheck.families.towers.forward_parts import (
     attention_pooling_head,
@@ -36,11 +48,11 @@ from memcheck.families.towers.forward_parts import (
 )
 from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.processors import closest_aspect_ratio_grid
-from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip, with_padding_mask
+from memcheck.families.towers.siglip import pooling_head, siglip, with_padding_mask
 from memcheck.models.decoder import linear, vector
 from memcheck.models.module_types import CopiedGradientMlp
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Block, Mlp, ParameterTensor
+from memcheck.models.types import Mlp, ParameterTensor
 from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
 
@@ -72,14 +84,11 @@ def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
     for kind in ("speech", "vision_speech"):
         tensors += linear(f"up_proj_for_{kind}", outputs, stacked_width, "audio", "none", bias=True)
         tensors += linear(f"down_proj_for_{kind}", outputs, outputs, "audio", "none", bias=True)
-    block = Block(
-        mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_conformer_tensors(config, width, inner)
-    )
     return OtherTower(
         part="audio",
         path="model.embed_tokens_extend.audio_embed.",
         layers="encoder.encoders",
-        blocks=((block, layers),),
+        blocks=((idle_layer(_conformer_tensors(config, width, inner)), layers),),
         tensors=tensors,
     )
 
@@ -114,7 +123,8 @@ def _conv(name: str, outputs: int, inputs: int, *kernel: int) -> tuple[Parameter
     return weight, vector(name + ".bias", outputs, "audio")
 
 
-PHI4_SIZES = SiglipSizes(width=1152, heads=16, inner=4304, depth=27, side=448, patch=14)
+LAYERS, PIXELS = LayerSizes(width=1152, heads=16, inner=4304, depth=27), Pixels(3, side=448, patch=14)
+"""What the class takes where a configuration is silent."""
 POOLED = 2
 """Rows and columns of patches that become one image token (``AvgPool2d``)."""
 
@@ -124,7 +134,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outer, outputs = model.outer, model.language.hidden_size
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
-    tower = siglip(config, model, "phi4:phi4", attention="phi4:masked_apart", defaults=PHI4_SIZES)
+    tower = siglip(config, model, "phi4:phi4", attention="phi4:masked_apart", layers=LAYERS, pixels=PIXELS)
     tile_side = tower.patch * isqrt(tower.tile)
     config.ignore("model_type", "image_token_id")
     crop_size, feature_layer = config.integer("crop_size", default=tile_side), config.raw("feature_layer")
@@ -145,7 +155,6 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             "feature_layer", f"feature_layer = {feature_layer!r} has no memory model", "one layer from the end is"
         )
     used_layers = depth + 1 + feature_layer
-    projection_up = linear("img_projection_up", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
         blocks=((block, used_layers),),
         idle=((block, depth - used_layers),) if used_layers < depth else (),
@@ -154,8 +163,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         projector=(
             ParameterTensor("global_img_feature_extensor", (1, 1, tower.hidden), "projector"),
             ParameterTensor("sub_img_feature_extensor", (1, 1, 1, tower.hidden), "projector"),
-            *projection_up,
-            *linear("img_projection_down", outputs, outputs, "projector", "none", bias=True),
+            *two_matrices(("img_projection_up", "img_projection_down"), tower.hidden, outputs, outputs),
         ),
         merge=POOLED * POOLED,
         tile_tokens=tower.tile // (POOLED * POOLED),

@@ -23,15 +23,19 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    LayerSizes,
     Limits,
+    Pixels,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
-    require_divisible_heads,
-    square_side,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
@@ -42,7 +46,7 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
@@ -68,8 +72,7 @@ def read_mistral3(config: ConfigReader, model: TowerContext) -> Vision:
     projector = (
         ParameterTensor("norm.weight", (width,), "norm"),
         *linear("patch_merger.merging_layer", width, width * merge, "projector", "none"),
-        *linear("linear_1", outputs, width, "projector", "none", bias=bias),
-        *linear("linear_2", outputs, outputs, "projector", "none", bias=bias),
+        *two_matrices(("linear_1", "linear_2"), width, outputs, outputs, bias=bias),
     )
     return tower._replace(projector=projector, merge=merge, processor="pixtral:process")
 
@@ -82,35 +85,30 @@ def read_lighton(config: ConfigReader, model: TowerContext) -> Vision:
 
 def pixtral(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
     """Read Pixtral's tower without a projector."""
-    width = config.integer("hidden_size", default=1024)
-    heads = config.integer("num_attention_heads", default=16)
-    require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=4096)
-    depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 1024), square_side(config, "patch_size", 16)
+    size = read_layer_sizes(config, LayerSizes(width=1024, heads=16, inner=4096, depth=24))
+    pixels = read_pixels(config, Pixels(3, side=1024, patch=16))
     config.ignore("model_type", "rope_parameters", "rope_theta", "initializer_range", "rope_scaling", "vocab_size")
-    if config.integer("head_dim", default=width // heads) != width // heads:
-        config.fail("head_dim", "head_dim is not the tower's width over its heads, which its class takes")
+    head_dim = size.width // size.heads
+    config.expect("head_dim", head_dim, "head_dim is not the tower's width over its heads, which its class takes")
     config.dropout("attention_dropout")
-    mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp, bias=False)
-    block = tower_layer(width, heads, mlp, "pixtral:one_sequence", NAMES, bias=False, norm="rmsnorm")
+    mlp = tower_mlp(size.width, size.inner, config.activation(default="gelu"), NAMES.mlp, bias=False)
+    block = tower_layer(size.width, size.heads, mlp, "pixtral:one_sequence", NAMES, bias=False, norm="rmsnorm")
     return Vision(
         kind=kind,
-        hidden=width,
-        blocks=((block, depth),),
-        channels=pixel_channels * patch * patch,
+        hidden=size.width,
+        blocks=((block, size.depth),),
+        channels=pixels.channels,
         merge=1,
         outputs=model.language.hidden_size,
         stem=(
-            ParameterTensor("patch_conv.weight", (width, pixel_channels, patch, patch), "vision"),
-            ParameterTensor("ln_pre.weight", (width,), "norm"),
+            *patch_convolution_tensors("patch_conv", size.width, pixels, bias=False),
+            ParameterTensor("ln_pre.weight", (size.width,), "norm"),
         ),
         projector=(),
         hooked=True,
-        patch=patch,
-        side=image_size,
-        heads=heads,
+        patch=pixels.patch,
+        side=pixels.side,
+        heads=size.heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         layers="transformer.layers",

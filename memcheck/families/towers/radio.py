@@ -19,7 +19,18 @@ from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import add, copy, index
 from memcheck.autograd.tensor import Storage, Value, ceil_div, round_up
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import LayerNames, TowerForward, norm_pair, require_divisible_heads, tower_layer, tower_mlp
+from memcheck.families.tower import (
+    LayerNames,
+    TowerForward,
+    idle_layer,
+    idle_projector,
+    norm_pair,
+    refuse_dropout,
+    require_divisible_heads,
+    tower_layer,
+    tower_mlp,
+    two_matrices,
+)
 from memcheck.families.towers.attention import attention_kernel, attention_per_picture, output_projection, projections
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
@@ -49,14 +60,34 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     config = outer.section("audio_config")
     width, heads = config.integer("hidden_size", default=1024), config.integer("num_attention_heads", default=8)
     require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    bias, conv_bias = config.flag("attention_bias"), config.flag("convolution_bias", default=True)
-    kernel = config.integer("conv_kernel_size", default=9)
+    layer = idle_layer(_conformer_tensors(config, width))
     projector_width = config.integer("projection_hidden_size", default=4096)
     projector_bias = config.flag("projection_bias")
     stem = _subsampling(config, width)
     config.ignore(*IRRELEVANT_AUDIO_KEYS)
+    projector = (
+        vector("embed_audio.layer_norm.weight", width, "norm"),
+        *two_matrices(
+            ("embed_audio.linear_1", "embed_audio.linear_2"), width, projector_width, outputs, bias=projector_bias
+        ),
+    )
+    tower = OtherTower(
+        part="audio",
+        path="audio_tower.",
+        layers="layers",
+        blocks=((layer, depth),),
+        tensors=stem,
+        buffers=(Buffers(1, width // 2),),
+    )
+    return (tower, idle_projector(projector))
+
+
+def _conformer_tensors(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of ParakeetEncoderBlock: half a feed-forward, attention, convolutions, the other half."""
+    inner = config.integer("intermediate_size", default=4096)
+    bias, conv_bias = config.flag("attention_bias"), config.flag("convolution_bias", default=True)
+    kernel = config.integer("conv_kernel_size", default=9)
     tensors: tuple[ParameterTensor, ...] = ()
     for half in ("feed_forward1", "feed_forward2"):
         tensors += linear(f"{half}.linear1", inner, width, "audio", "none", bias=bias)
@@ -72,24 +103,9 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     ):
         tensors += (ParameterTensor(f"conv.{name}.weight", shape, "audio"),)
         tensors += (vector(f"conv.{name}.bias", shape[0], "audio"),) if conv_bias else ()
-    tensors += norm_pair("conv.norm", width)
-    for name in NORMS:
+    for name in ("conv.norm", *NORMS):
         tensors += norm_pair(name, width)
-    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
-    projector = (
-        vector("embed_audio.layer_norm.weight", width, "norm"),
-        *linear("embed_audio.linear_1", projector_width, width, "projector", "none", bias=projector_bias),
-        *linear("embed_audio.linear_2", outputs, projector_width, "projector", "none", bias=projector_bias),
-    )
-    tower = OtherTower(
-        part="audio",
-        path="audio_tower.",
-        layers="layers",
-        blocks=((block, depth),),
-        tensors=stem,
-        buffers=(Buffers(1, width // 2),),
-    )
-    return (tower, OtherTower(part="projector", blocks=(), tensors=projector))
+    return tensors
 
 
 def _subsampling(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
@@ -145,32 +161,19 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     frames = config.integer("video_temporal_patch_size", default=2)
     config.ignore(*IRRELEVANT_KEYS)
     for key in ("attention_probs_dropout_prob", "drop_path_rate"):
-        if config.dropout(key):
-            config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
+        refuse_dropout(config, key, "it is 0 in released files")
     if outer.integer("vision_hidden_size", default=1280) != width:
         outer.fail("vision_hidden_size", f"vision_hidden_size is not the tower's width {width}")
     outer.ignore("force_image_size", "video_pruning_rate", "video_temporal_patch_size")
-    inner, activation = int(width * config.number("mlp_ratio", default=4.0)), config.activation(default="gelu")
-    mlp = tower_mlp(width, inner, activation, NAMES.mlp)
-    if config.flag("use_swiglu_ffn"):
-        swiglu_width = round_up(int(inner * 2 / 3), 8)
-        mlp = tower_mlp(width, swiglu_width, "silu", ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
-    block = tower_layer(
-        width, heads, mlp, "radio:radio_attention", NAMES, bias=config.flag("qkv_bias", default=True),
-        softmax_fp32=False,
-        extra=tuple(ParameterTensor(name, (width,), "mlp") for name in LAYER_SCALES),
-    )  # fmt: skip
     merge = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2
-    projector_width, patch_elements = (
-        outer.integer("projector_hidden_size", default=4096),
-        pixel_channels * patch * patch,
-    )
+    projector_width = outer.integer("projector_hidden_size", default=4096)
+    patch_elements = pixel_channels * patch * patch
     text = outer.raw("text_config")
     has_final_norm = isinstance(text, dict) and bool(text.get("num_nextn_predict_layers"))
     return Vision(
         kind="radio:radio",
         hidden=width,
-        blocks=((block, depth),),
+        blocks=((_layer(config, width, heads), depth),),
         channels=patch_elements,
         merge=merge,
         outputs=outputs,
@@ -181,8 +184,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         ),
         projector=(
             ParameterTensor("layer_norm.weight", (width * merge,), "norm"),
-            *linear("linear_1", projector_width, width * merge, "projector", "none"),
-            *linear("linear_2", outputs, projector_width, "projector", "none"),
+            *two_matrices(("linear_1", "linear_2"), width * merge, projector_width, outputs, bias=False),
         ),
         hooked=False,
         closing=norm_pair("vision_final_layernorm", width) if has_final_norm else (),
@@ -199,6 +201,18 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         layers="encoder.layer",
         projector_path="multi_modal_projector",
     )
+
+
+def _layer(config: ConfigReader, width: int, heads: int) -> Block:
+    """Build RadioLayer, whose halves are multiplied by learned vectors; ``use_swiglu_ffn`` gates its network."""
+    inner, activation = int(width * config.number("mlp_ratio", default=4.0)), config.activation(default="gelu")
+    mlp = tower_mlp(width, inner, activation, NAMES.mlp)
+    if config.flag("use_swiglu_ffn"):
+        swiglu_width = round_up(int(inner * 2 / 3), 8)
+        mlp = tower_mlp(width, swiglu_width, "silu", ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
+    scales = tuple(ParameterTensor(name, (width,), "mlp") for name in LAYER_SCALES)
+    bias = config.flag("qkv_bias", default=True)
+    return tower_layer(width, heads, mlp, "radio:radio_attention", NAMES, bias=bias, extra=scales, softmax_fp32=False)
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:

@@ -25,16 +25,20 @@ from memcheck.autograd.tensor import Value, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     SIGLIP,
+    LayerSizes,
     Limits,
+    Pixels,
     ProcessedPicture,
     TowerForward,
     no_clips,
     no_limits,
     norm_pair,
-    require_divisible_heads,
-    square_side,
+    patch_convolution_tensors,
+    read_layer_sizes,
+    read_pixels,
     tower_layer,
     tower_mlp,
+    two_matrices,
 )
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -50,30 +54,17 @@ from memcheck.families.towers.forward_parts import (
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.models.decoder import linear
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
-from memcheck.record import Record
 
-SIDE, PATCH = 224, 16
 IDEFICS3_TILES, MAX_IMAGE_SIDE = 4, 4096
 """Tiles of Idefics 3's longest side, and ``MAX_IMAGE_SIZE`` of its class in pixels."""
 
 
-class SiglipSizes(Record):
-    """What a class has where its configuration is silent."""
-
-    width: int = 768
-    heads: int = 12
-    inner: int = 3072
-    depth: int = 12
-    side: int = SIDE
-    patch: int = PATCH
-
-
-SIGLIP_BASE = SiglipSizes()
-IDEFICS2 = SIGLIP_BASE._replace(patch=32)
-IDEFICS3 = SIGLIP_BASE._replace(width=1152, heads=16, patch=32)
+SIGLIP_LAYERS, SIGLIP_PIXELS = LayerSizes(width=768, heads=12, inner=3072, depth=12), Pixels(3, side=224, patch=16)
+IDEFICS3_LAYERS, IDEFICS_PIXELS = SIGLIP_LAYERS._replace(width=1152, heads=16), SIGLIP_PIXELS._replace(patch=32)
+"""What the classes take where a configuration is silent."""
 
 
 def read_gemma3(config: ConfigReader, model: TowerContext) -> Vision:
@@ -115,7 +106,7 @@ def read_idefics3(config: ConfigReader, model: TowerContext) -> Vision:
     matrix.
     """
     scale = model.outer.integer("scale_factor", default=2)
-    tower = siglip(config, model, "siglip:idefics3", attention="masked", defaults=IDEFICS3)
+    tower = siglip(config, model, "siglip:idefics3", attention="masked", layers=IDEFICS3_LAYERS, pixels=IDEFICS_PIXELS)
     config.ignore("size", "max_image_size", "tie_word_embeddings", "use_base_siglip")
     model.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
     shuffled_width = tower.hidden * scale * scale
@@ -133,9 +124,8 @@ def read_idefics3(config: ConfigReader, model: TowerContext) -> Vision:
 def read_deepseek(config: ConfigReader, model: TowerContext) -> Vision:
     """Read DeepSeek-VL's tower: every patch is an image token, projected by two matrices."""
     outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:deepseek_vl", attention="separate")
-    linear1 = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
-        projector=linear1 + linear("linear2", outputs, outputs, "projector", "none", bias=True),
+        projector=two_matrices(("linear1", "linear2"), tower.hidden, outputs, outputs),
         tile_tokens=tower.tile,
         merge=1,
         processor="processors:process_square",
@@ -146,41 +136,38 @@ def read_deepseek(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def siglip(
-    config: ConfigReader, model: TowerContext, kind: str, attention: str, defaults: SiglipSizes = SIGLIP_BASE
+    config: ConfigReader,
+    model: TowerContext,
+    kind: str,
+    attention: str,
+    *,
+    layers: LayerSizes = SIGLIP_LAYERS,
+    pixels: Pixels = SIGLIP_PIXELS,
 ) -> Vision:
-    """Read SigLIP's tower without a projector. ``defaults``: its sizes where the configuration has none."""
-    width = config.integer("hidden_size", default=defaults.width)
-    heads = config.integer("num_attention_heads", default=defaults.heads)
-    require_divisible_heads(config, width, heads)
-    inner = config.integer("intermediate_size", default=defaults.inner)
-    depth = config.integer("num_hidden_layers", default=defaults.depth, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size = square_side(config, "image_size", defaults.side)
-    patch = square_side(config, "patch_size", defaults.patch)
+    """Read SigLIP's tower without a projector.
+
+    ``kind``: its forward passes, as :attr:`Vision.kind`. ``attention``: form of the layers' attention, as
+    :attr:`TowerAttention.kind`. ``layers``, ``pixels``: what its class takes where the configuration states none.
+    """
+    size, pixels = read_layer_sizes(config, layers), read_pixels(config, pixels)
     config.ignore("layer_norm_eps", "initializer_range", "rope_parameters")
     config.dropout("attention_dropout")
-    mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)
-    tile = (image_size // patch) ** 2
-    embedding = "embeddings.patch_embedding"
-    stem = (
-        ParameterTensor(embedding + ".weight", (width, pixel_channels, patch, patch), "vision"),
-        ParameterTensor(embedding + ".bias", (width,), "vision"),
-        ParameterTensor("embeddings.position_embedding.weight", (tile, width), "position"),
-    )
+    mlp = tower_mlp(size.width, size.inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)
+    positions = ParameterTensor("embeddings.position_embedding.weight", (pixels.patches, size.width), "position")
     return Vision(
         kind=kind,
-        hidden=width,
-        blocks=((tower_layer(width, heads, mlp, attention), depth),),
-        channels=pixel_channels * patch * patch,
+        hidden=size.width,
+        blocks=((tower_layer(size.width, size.heads, mlp, attention), size.depth),),
+        channels=pixels.channels,
         merge=1,
         outputs=model.language.hidden_size,
-        stem=stem,
+        stem=(*patch_convolution_tensors("embeddings.patch_embedding", size.width, pixels), positions),
         projector=(),
         hooked=True,
-        closing=norm_pair("post_layernorm", width),
-        tile=tile,
-        patch=patch,
-        heads=heads,
+        closing=norm_pair("post_layernorm", size.width),
+        tile=pixels.patches,
+        patch=pixels.patch,
+        heads=size.heads,
         path="vision_tower",
         projector_path="multi_modal_projector",
     )

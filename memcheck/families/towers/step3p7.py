@@ -9,9 +9,12 @@ from __future__ import annotations
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import (
     LayerNames,
+    Pixels,
+    idle_projector,
     norm_pair,
+    patch_convolution_tensors,
+    read_pixels,
     require_divisible_heads,
-    square_side,
     tower_layer,
     tower_mlp,
 )
@@ -32,16 +35,15 @@ def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
     require_divisible_heads(config, width, heads)
     inner = int(width * config.number("mlp_ratio", default=WIDER))
     depth = config.integer("num_hidden_layers", "layers", default=47, maximum=MAX_LAYERS)
-    pixel_channels = config.integer("num_channels", default=3)
-    image_size, patch = square_side(config, "image_size", 728), square_side(config, "patch_size", 14)
+    pixels = read_pixels(config, Pixels(3, side=728, patch=14))
     config.ignore("model_type", "intermediate_size", "hidden_act", "layer_scale_init_value", "ls_init_value")
     config.ignore("layer_norm_eps", "initializer_range", "max_position_embeddings", "rope_parameters")
     config.dropout("attention_dropout")
     scales = tuple(ParameterTensor(name, (width,), "mlp") for name in ("lambda_1", "lambda_2"))
     block = tower_layer(width, heads, tower_mlp(width, inner, "quick_gelu", NAMES.mlp), "separate", NAMES, extra=scales)
     tensors = [
-        ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
-        ParameterTensor("embeddings.position_embedding.weight", ((image_size // patch) ** 2, width), "position"),
+        *patch_convolution_tensors("embeddings.patch_embedding", width, pixels, bias=False),
+        ParameterTensor("embeddings.position_embedding.weight", (pixels.patches, width), "position"),
         *norm_pair("pre_layernorm", width),
     ]
     for name, rows in (("downsampler1", width), ("downsampler2", 2 * width)):
@@ -49,15 +51,7 @@ def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
         tensors.append(vector(f"{name}.bias", 2 * rows, "vision"))
     outputs, bias = model.language.hidden_size, model.outer.flag("projector_bias")
     projector = linear("multi_modal_projector", outputs, 4 * width, "projector", "none", bias=bias)
-    return IdleTowers(
-        (
-            OtherTower(
-                part="vision",
-                path="model.vision_model.",
-                layers="layers",
-                blocks=((block, depth),),
-                tensors=tuple(tensors),
-            ),
-            OtherTower(part="projector", blocks=(), tensors=projector),
-        )
+    tower = OtherTower(
+        part="vision", path="model.vision_model.", layers="layers", blocks=((block, depth),), tensors=tuple(tensors)
     )
+    return IdleTowers((tower, idle_projector(projector)))
