@@ -15,7 +15,7 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.python_code import code_of
-from memcheck.configs.python_job import followed, trainers
+from memcheck.configs.python_job import followed, trains
 from memcheck.configs.python_source import script_near
 from memcheck.configs.refusals import (
     after_formats,
@@ -197,7 +197,7 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
             raise elsewhere(at, message, named_there["file"], config, beside)
     name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
     near, code = script_near(config) if name else ("", "")
-    if code and trainers(followed(code_of(near, code))):
+    if code and trains(followed(code_of(near, code))):
         return PYTHON
     batch = any(line.startswith("#SBATCH") for line in config.lines)
     if name and (starts_processes(config) or path == COMMAND or (batch and at != config.at(""))):

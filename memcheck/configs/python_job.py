@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.key_table import key_table
+from memcheck.configs.python_bridge import recipes_of
 from memcheck.configs.python_code import FilesAround, LocalClass, PythonCode, named, place, walked
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_loop import LOOP, loops_of
@@ -66,9 +67,9 @@ def followed(
     run = FollowedFile(code, library, defines, machine, near)
     run.options = options
     run.all()
-    if not trainers(run):
+    if not trains(run):
         run.uncalled()
-    if not trainers(run):
+    if not trains(run):
         run.things += loops_of(code, run)
     return run
 
@@ -87,6 +88,11 @@ def trainers(run: FollowedFile) -> list[MadeObject]:
     """The trainers of a file: those whose ``train`` is called; where none is, all of them."""
     found = [each for each in run.things if is_trainer(each)]
     return [each for each in found if "?trained" in each.keywords] or found
+
+
+def trains(run: FollowedFile) -> bool:
+    """Whether a file makes a trainer, or a recipe of Megatron-Bridge."""
+    return bool(trainers(run) or recipes_of(run))
 
 
 def jobs_of(run: FollowedFile) -> list[PythonJob]:

@@ -12,6 +12,7 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
+from memcheck.configs import python_bridge as bridge
 from memcheck.configs.key_table import key_table
 from memcheck.configs.python_code import LibraryCall, LocalFunction, named
 from memcheck.configs.python_expressions import NAMES, FollowedCode
@@ -99,6 +100,9 @@ NO_MODELS = (
 
 def library(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """What a call makes; None where nothing is known of it."""
+    of_bridge = bridge.called(run, call)
+    if of_bridge is not None:
+        return of_bridge
     if call.owner is None:
         return _function(run, call)
     if call.name in ("backward", "clip_grad_norm_"):

@@ -26,7 +26,18 @@ MOST_MODULES = 12
 """Modules of the user's own that are followed."""
 OTHERS = frozenset(
     {*LIBRARIES, "os", "sys", "re", "json", "math", "time", "random", "logging", "argparse", "typing", "dataclasses"}
-    | {"pathlib", "yaml", "pandas", "tqdm", "wandb", "collections", "functools", "itertools", "huggingface_hub"}
+    | {
+        "pathlib",
+        "yaml",
+        "pandas",
+        "tqdm",
+        "wandb",
+        "collections",
+        "functools",
+        "itertools",
+        "huggingface_hub",
+        "megatron",
+    }
 )
 """Packages that are no file next to the user's."""
 

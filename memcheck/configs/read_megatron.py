@@ -7,6 +7,7 @@ the configuration classes at megatron-core 0.16.1.
 
 from __future__ import annotations
 
+from memcheck.configs import bridge_launch, megatron_bridge
 from memcheck.configs.config_file import ConfigFile, any_key
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
@@ -23,6 +24,7 @@ KEYS = key_table("megatron")
 
 
 MODEL = "model.architecture"
+NAMED, PEFT = megatron_bridge.MODEL, megatron_bridge.PEFT
 
 
 ENGINES = {
@@ -93,9 +95,12 @@ SHARED = (
 
 
 def recognise(config: ConfigFile) -> str:
-    """One argument of its own, or three that it shares; what only others run has one or two of these."""
+    """One argument of its own, or three that it shares; what only others run has one or two of these.
+
+    A launch of Megatron-Bridge's recipes names one.
+    """
     shared = [name for name in SHARED if name in config.values]
-    return any_key(*OWN)(config) or (shared[0] if len(shared) >= 3 else "")
+    return any_key(*OWN)(config) or bridge_launch.launched(config) or (shared[0] if len(shared) >= 3 else "")
 
 
 STAGE = "parallelism.zero_stage"
@@ -107,10 +112,18 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job."""
     draft = Draft(config, "megatron", KEYS.title)
     draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")
+    bridge_launch.join_recipe(draft)
+    return read_arguments(draft)
+
+
+def read_arguments(draft: Draft) -> ReadConfig:
+    """The settings of a job whose arguments are all in the draft's config."""
+    config = draft.config
     allocator(draft)
     _refuse(draft)
     _serves(draft)
     _model(draft)
+    _adapters(draft)
     draft.rows(KEYS.rows["launcher"])
     machines(draft)
     allotted(draft)
@@ -195,6 +208,14 @@ def _refuse(draft: Draft) -> None:
 def _model(draft: Draft) -> None:
     config = draft.config
     name = "hidden-size" if config.has("hidden-size") else ""
+    if not name and config.has(NAMED):
+        draft.set("model.name", config.values[NAMED], NAMED)
+        for row in DIMENSIONS:
+            if config.has(row.path):
+                message = f"`{row.path}` changes the model of the recipe, and is not read together with its name"
+                draft.refuse(row.path, message, "name a model like it: --model NAME", ("model", "model.name"))
+        return
+    config.see(NAMED)
     if not name:
         # several parallel runs of one script keep their model in a checkpoint: --use-checkpoint-args
         draft.refuse("", "the arguments do not say --hidden-size", "name the model: --model NAME", ("model",))
@@ -228,6 +249,26 @@ def _model(draft: Draft) -> None:
         )
 
 
+def _adapters(draft: Draft) -> None:
+    """The section ``peft`` of Megatron-Bridge: its class, and the fields of LoRA's."""
+    config = draft.config
+    fields = [name for name in config.values if name.startswith(PEFT)]
+    kind = str(config.values.get(f"{PEFT}class", ""))
+    config.see(*fields)
+    if not fields:
+        return
+    if kind != "LoRA":
+        message = f"`{kind or 'peft'}` of Megatron-Bridge has no memory model here: its LoRA has one"
+        draft.refuse(fields[0], message, "for an upper bound: --set training.method=full", ("training.method",))
+        return
+    draft.set("training.method", "lora", f"{PEFT}class")
+    names = {"dim": "training.lora.rank", "dropout": "training.lora.dropout"}
+    draft.rows([KeyRow(f"{PEFT}{name}", key, "number") for name, key in names.items()])
+    draft.rows([KeyRow(f"{PEFT}target-modules", "training.lora.target_modules", "list")])
+    if config.has(f"{PEFT}exclude-modules"):
+        draft.note(f"{PEFT}exclude-modules", "excluded layers are estimated as if they had adapters")
+
+
 def _layout(draft: Draft) -> None:
     config = draft.config
     tensor = _degree(draft, "tensor")
@@ -239,11 +280,11 @@ def _layout(draft: Draft) -> None:
             draft.assume("parallelism.sequence", False)
     config.see("sequence-parallel")
     path = KEYS.row("expert-tensor-parallel-size").path
-    if config.has("num-experts"):
+    if config.has("num-experts") or config.has(NAMED):
         value = draft.whole(path, "parallelism.expert_tensor")
         if value is not None:
             draft.set("parallelism.expert_tensor", value, path)
-        elif tensor > 1:
+        elif tensor > 1 and config.has("num-experts"):
             draft.assume("parallelism.expert_tensor", tensor, "not given: Megatron-LM takes the tensor degree")
     config.see(path)
     pipeline = _degree(draft, "pipeline")
@@ -400,4 +441,4 @@ def _recompute(draft: Draft) -> None:
         draft.set(f"{key}.modules", [str(each) for each in names], "recompute-modules")
 
 
-READER = Reader(recognise=recognise, read=read_megatron, lists=LISTS)
+READER = Reader(recognise=recognise, read=read_megatron, lists=LISTS, short=bridge_launch.SHORT)

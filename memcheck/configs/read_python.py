@@ -15,10 +15,12 @@ from memcheck.configs import python_unsloth as unsloth
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.arguments import load_arguments
+from memcheck.configs.bridge_launch import join_file
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import devices
+from memcheck.configs.python_bridge import recipes_of
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_expressions import MOST_STEPS
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
@@ -26,6 +28,7 @@ from memcheck.configs.python_launches import LAUNCHER, Launch, launches_of, star
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
 from memcheck.configs.python_source import NearFiles, script_near
 from memcheck.configs.python_values import PythonValue, is_whole, plain
+from memcheck.configs.read_megatron import read_arguments
 from memcheck.configs.read_trl import (
     attention_of,
     casts_of,
@@ -157,14 +160,22 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
     options = None if config.text else _options(config)
     run = followed(code, config.variables if options is None else NO_DEFINES, _machine(config), near, options)
     jobs = jobs_of(run)
+    recipes = recipes_of(run) if not jobs else []
     plain_config = _plain(config)
     draft = Draft(plain_config, "python", KEYS.title)
     draft.sources = {config.path: config.lines, path: split_lines(script), **near.sources}
     if options is not None:
         _launched(draft, config)
-        for name in [] if run.takes_all else unknown_options(config, run.taken, map(_dashed, run.taken)):
+        for name in [] if run.takes_all or recipes else unknown_options(config, run.taken, map(_dashed, run.taken)):
             problem = f"`--{name}`: `{path}` has no such option, and its parser stops there"
             draft.problems.append(ConfigProblem(config.at(name), problem))
+    if recipes:
+        if len(recipes) > 1:
+            named = ", ".join(f"`{plain(each.arguments[0])}`" for each in recipes[:MOST_JOBS])
+            draft.problems.append(ConfigProblem(recipes[1].at, f"the file trains {len(recipes)} recipes: {named}"))
+        draft.derive("training.framework", "megatron", "the file calls a recipe of Megatron-Bridge")
+        join_file(draft, recipes[-1], {} if options is None else config.values)
+        return read_arguments(draft), 0
     if not jobs:
         draft.refuse("", "no trainer is made in it", "name the file that trains")
         return draft.finish(), 0

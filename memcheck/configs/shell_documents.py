@@ -82,7 +82,7 @@ def filled(written: ScriptFile, variables: Mapping[str, str]) -> str:
 
 _PROGRAM = re.compile(
     r"(?:\S*/)?(?:python[\d.]*|torchrun|deepspeed|accelerate|tune|llamafactory-cli|axolotl|trl|swift|megatron|automodel"
-    r"|litgpt|composer|nemo)\Z|\S+\.py\Z"
+    r"|litgpt|composer|nemo)\Z|\S+\.py\Z|(?:\S*/)?training/train\.sh\Z"
 )
 """A program or a script that takes arguments; what stands before it on its line sets variables of the shell."""
 _SAID = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.@/-]*)=(?P<value>.*)\Z", re.DOTALL)

@@ -362,10 +362,10 @@ def _override(draft: Draft, key: str, text: object, at: Location) -> None:
     """``key=value``, or ``component=path``."""
     config = draft.config
     key = f"{key}.{COMPONENT}" if f"{key}.{COMPONENT}" in config.values else key
-    config.adopt(key, _value(_VARIABLE.sub(r"$\1", str(text))), at)
+    config.adopt(key, override_value(_VARIABLE.sub(r"$\1", str(text))), at)
 
 
-def _value(text: str) -> object:
+def override_value(text: str) -> object:
     """A value as OmegaConf reads it from a command line: YAML's; ``None`` is null."""
     if text == "None":
         return None

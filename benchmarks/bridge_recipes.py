@@ -1,0 +1,259 @@
+"""Write down what bears on memory in the recipes that Megatron-Bridge ships, for ``run_recipe.py --recipe NAME``.
+
+    python -m benchmarks.bridge_recipes FOLDER
+
+``FOLDER`` is a checkout of Megatron-Bridge at the commit that ``memcheck/configs/megatron_bridge.py`` names. Its
+recipes are called with stand-ins for every other module, and what they set is taken down. A field is kept if the
+reading changes without it. A recipe that memcheck cannot estimate is left out, with the reason on the screen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.megatron_bridge import PRECISIONS, SECTIONS, SHIPPED, arguments_of
+from memcheck.configs.plan_text import nested
+from memcheck.configs.read_megatron import DIMENSIONS, read_megatron
+from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Location, Span
+
+ROOT = "megatron.bridge.recipes"
+OUTSIDE = ("megatron", "torch", "numpy", "PIL", "datasets", "transformers", "transformer_engine", "nemo_run")
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+DEFAULTS = {
+    "model.cross_entropy_loss_fusion": True,  # models/gpt_provider.py
+    "model.should_pad_vocab": False,  # models/gpt_provider.py
+    "model.moe_grouped_gemm": True,  # models/conversion, of every family with experts
+}
+"""What a provider says where a recipe says nothing."""
+HARMLESS = frozenset(
+    """
+    apply_dsa_kernel_fusion attention_dropout batch_p2p_sync
+    bias_activation_fusion cuda_graph_warmup_steps cuda_graph_modules hf_model_revision hidden_dropout
+    high_priority_a2a_comm_stream init_method_std moe_deepep_num_sms moe_flex_dispatcher_num_sms
+    moe_hybridep_num_sms_preprocessing moe_router_force_load_balancing mtp_loss_scaling_factor
+    overlap_dispatch_backward_with_experts_wgrad params_dtype pipeline_dtype rope_scaling_factor
+    rotary_base rotary_scaling_factor use_te_rng_tracker variable_seq_lengths _pipeline_model_parallel_layout_builder
+    calculate_per_token_loss moe_aux_loss_coeff moe_permute_fusion_into_hybridep
+    attention_softmax_in_fp32 moe_router_score_function moe_router_enable_expert_bias kv_channels
+    """.split()  # noqa: SIM905  # a list of forty quoted names is harder to read
+)
+"""Fields of the model that hold no memory of their own, or that say what the model of that name has anyway."""
+ALWAYS = ("model.sequence_parallel", "model.expert_tensor_parallel_size")
+"""Fields that count with other degrees than the recipe's."""
+COMMON = 0.5
+"""The share of recipes that have a field and value, from which on it stands once for all."""
+
+
+class Made:
+    """What a call of a stand-in gives: it keeps what it is given, and any attribute of it is another."""
+
+    def __init__(self, name: str, said: dict[str, Any]) -> None:
+        self.__dict__.update(_name=name, _said=said)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self._said:
+            return self._said[name]
+        if name.startswith(("from_hf", "to_megatron", "get_model_config")):
+            return lambda *given, **_: Made("model", {"hf_model_id": given[0]} if given else self._said)
+        if name.endswith("parallel_size"):
+            return 1
+        return self._said.setdefault(name, Made(name, {}))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._said[name] = value
+
+    def __call__(self, *given: Any, **said: Any) -> Made:
+        """What it makes of its keywords; of a named precision, the fields that it stands for."""
+        name = given[0] if self._name == "get_mixed_precision_config" else self._name
+        if self._name == "get_mixed_precision_config" or name in PRECISIONS:
+            said = dict(PRECISIONS.get(name, {f"`{name}`": True}))
+        return Made(self._name, said)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __or__(self, other: object) -> Made:
+        return self
+
+    __ror__ = __getitem__ = __or__
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return (object,)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def fields(self, before: str = "") -> dict[str, Any]:
+        """The dotted names of all that it keeps, and the classes of what it keeps."""
+        found: dict[str, Any] = {}
+        for name, each in self._said.items():
+            if isinstance(each, Made):
+                found |= {f"{before}{name}._target_": vars(each)["_name"], **each.fields(f"{before}{name}.")}
+            else:
+                found[f"{before}{name}"] = each
+        return found
+
+
+class StandIn(types.ModuleType):
+    """A module of which every name is a stand-in."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in DTYPES:
+            return DTYPES[name]
+        return type("PEFT", (), {}) if name == "PEFT" else Made(name, {})
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the recipes in the checkout, and a stand-in for every other module."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "src"
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> Any:
+        """The place of a module."""
+        at = self.folder.joinpath(*fullname.split("."))
+        if fullname.startswith(ROOT) and at.with_suffix(".py").is_file():
+            return importlib.util.spec_from_file_location(fullname, at.with_suffix(".py"))
+        if fullname.startswith(ROOT) and at.is_dir():
+            file = at / "__init__.py"
+            return importlib.util.spec_from_file_location(fullname, file, submodule_search_locations=[str(at)])
+        inside = fullname.partition(".")[0] in OUTSIDE
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if inside else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """The stand-in."""
+        return StandIn(spec.name)  # a package, by its spec
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run nothing."""
+
+
+def recipes(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The fields of each recipe by the name of its function, and for each other name the recipe that it stands for."""
+    sys.meta_path.insert(0, Finder(folder))
+    found: dict[str, dict[str, Any]] = {}
+    others: dict[str, str] = {}
+    for path in sorted((folder / "src" / ROOT.replace(".", "/")).rglob("*.py")):
+        module = str(path.relative_to(folder / "src").with_suffix("")).replace("/", ".")
+        if path.name.startswith("_") or ".utils." in module or module.endswith(".common"):
+            continue
+        for name, function in vars(importlib.import_module(module)).items():
+            code = getattr(function, "__module__", "")
+            if not (name.endswith("_config") and code.startswith(ROOT) and ".utils." not in code):
+                continue
+            if function.__name__ != name:
+                others[name] = function.__name__
+            if function.__name__ not in found and not name.startswith("_"):
+                try:
+                    made = function()
+                except (
+                    TypeError,
+                    ValueError,
+                    NotImplementedError,
+                ) as error:  # a helper, or one that asks more of its model
+                    print(f"{name}: {error}")
+                    continue
+                found[function.__name__] = made.fields() if isinstance(made, Made) else {}
+    return found, others
+
+
+def said(fields: dict[str, Any]) -> tuple[object, list[str]]:
+    """What the reader says to these fields: its settings, and its notes and problems."""
+    values = {name: value for name, (value, _) in arguments_of(fields).items()}
+    config = ConfigFile("recipe.py", values, lambda _: Location("recipe.py", Span(2, 1, 2, 1)), ())
+    found = read_megatron(config, None)
+    settings = {key: str(each.value) for key, each in found.settings.items()}
+    return settings, sorted(each.message for each in (*found.notes, *found.problems))
+
+
+def kept(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one recipe without which the reading is another."""
+    dims = {row.path.replace("-", "_") for row in DIMENSIONS}
+    values = {
+        key: value
+        for key, value in {**DEFAULTS, **fields}.items()
+        if key.partition(".")[0] in SECTIONS
+        and not (key.startswith("model.") and key[6:] in HARMLESS)
+        and key not in ("model.seq_length", "model._target_")
+        and not (key.startswith("optimizer.") and value == "fp32")
+    }
+    if values.get("model.cuda_graph_impl") in (None, "none"):
+        values.pop("model.cuda_graph_scope", None)
+    if fields.get("model.expert_model_parallel_size") in (None, 1):
+        for key in ("model.moe_grouped_gemm", "model.expert_tensor_parallel_size"):
+            values.pop(key, None)
+    if "model.hf_model_id" not in values or any(key[6:] in dims for key in values if key.startswith("model.")):
+        print(f"{name}: its model is no model of Hugging Face's alone")
+        return {}
+    whole = said(values)
+    if whole[1]:
+        print(f"{name}: {'; '.join(whole[1])[:200]}")
+        return {}
+    for key in [each for each in values if each not in ALWAYS]:
+        less = {each: value for each, value in values.items() if each != key}
+        if said(less) == whole:
+            values = less
+    return values
+
+
+def estimated(name: str, fields: dict[str, Any]) -> bool:
+    """Whether a plan of these settings has an estimate."""
+    values = {key: value for key, (value, _) in arguments_of(fields).items()}
+    config = ConfigFile("recipe.py", values, lambda _: Location("recipe.py", Span(2, 1, 2, 1)), ())
+    found = read_megatron(config, None)
+    settings = {key: each.value for key, each in found.settings.items()}
+    gpus = next((int(each[:-3]) for each in name.split("_") if each.endswith("gpu")), 8)
+    settings |= {"hardware.gpu": "h100-80gb", "hardware.gpus_per_node": min(gpus, 8), "hardware.nodes": -(-gpus // 8)}
+    (result, *_), traces = check_file("plan.yaml", json.dumps({"memcheck": 1, **nested(settings)}).encode(), Gate())
+    if traces or result.estimate is None:
+        why = "; ".join(each.message for each in result.findings if each.severity == "error")
+        print(f"{name}: {why[:300]}")
+        return False
+    print(f"{name}: {result.estimate.needed_bytes / 2**30:.1f} GiB on {gpus} GPUs")
+    return True
+
+
+def main() -> int:
+    """Write the file."""
+    os.chdir("/")
+    whole, others = recipes(Path(sys.argv[1]))
+    found = {name: keys for name, fields in whole.items() if (keys := kept(name, fields)) and estimated(name, keys)}
+    counts = Counter((key, json.dumps(value)) for keys in found.values() for key, value in keys.items())
+    common = {key: json.loads(value) for (key, value), count in counts.items() if count > COMMON * len(found)}
+    rows: dict[str, object] = {
+        name: {
+            **{key: None for key in common if key not in keys},
+            **{key: value for key, value in keys.items() if key not in common or common[key] != value},
+        }
+        for name, keys in found.items()
+    }
+    rows |= {name: other for name, other in sorted(others.items()) if other in found}
+    lines = [f" {json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in rows.items()]
+    text = "{\n" + f' "": {json.dumps(common)},\n' + ",\n".join(lines) + "\n}\n"
+    Path(SHIPPED).write_text(text, encoding="utf-8")
+    print(f"{len(found)} recipes, {len(rows)} names, {len(text)} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
