@@ -9,7 +9,7 @@ from memcheck.edge.imports import import_module
 from memcheck.families.registry import FAMILIES, HEARING, THINKERS, TOWERS, WRAPPERS, read_family
 from memcheck.models.leftovers import may_carry_size
 from memcheck.models.reader import ArchitectureError, ConfigReader, shown
-from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Modalities, Qwen2AudioModel
+from memcheck.models.types import Architecture, Attention, LogitCasts, Modalities, Qwen2AudioModel
 from memcheck.models.variants import with_names, with_pictures
 from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
@@ -120,70 +120,88 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
 
     ``strict``: refuse every unread key of the language model. ``written``: keys that the plan's author wrote, of which
     an unread one is refused, too.
+
+    Raises:
+        ArchitectureError: a part cannot be read, or a key that may be a size was not.
     """
     text, prefix = text_of(config)
-    written_text_keys = frozenset(text) if strict or (prefix and "text_config" in written) else written
-    try:
-        language = read_family(text, strict=strict, written=written_text_keys)
-    except ArchitectureError as error:
-        raise ArchitectureError(error.message, error.help, prefix + error.key if error.key else "") from None
+    text_written = bool(prefix) and "text_config" in written
+    language = _read_language_model(text, prefix, strict=strict or text_written, written=written)
     outer = ConfigReader(config, str(config["model_type"]))
-    outer.ignore(*TOKENS, "text_config", "model_type", "tie_word_embeddings")
-    if not prefix:
-        outer.ignore(*text)
-    is_audio = outer.model_type in HEARING
-    key = HEARING.get(outer.model_type, "vision_config")
-    if key not in config and outer.model_type == "molmo2" and "vit_config" in config:  # in the released files
-        key = "vit_config"
-    if not isinstance(config.get(key), Mapping):
-        alone = "`model: {part: language}`" if is_audio else "vision_config: null"
-        outer.fail(
-            key,
-            f"{key} is missing: the tower's dimensions are in it",
-            f"state it, or {alone} for the language model alone",
-        )
+    outer.ignore(*TOKENS, "text_config", "model_type", "tie_word_embeddings", *(() if prefix else text))
+    key = _tower_key(outer)
     tower_config = outer.section(key)
     found = _tower(outer.model_type)(tower_config, TowerContext(outer, language))
     vision = found if isinstance(found, Vision) else None
     if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
         outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
     _check_leftovers(outer, text if prefix else {}, strict=strict, written=written)
-    path = LANGUAGE
-    if outer.model_type in TEXT_MODEL_PATHS:
-        path = TEXT
-    elif outer.model_type in TOWER_IN_TEXT_MODEL:
-        path = BARE
-    sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
-    if vision is not None and vision.crosses:
-        language = with_pictures(language, vision.crosses)
-    if outer.model_type in LABEL_COPYING:
-        language = Qwen2AudioModel(*language)._replace(logit_casts=LogitCasts(in_model=False, in_loss=False))
-    return language._replace(
-        model_type=outer.model_type,
-        blocks=with_names(
-            tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks), outer.model_type
-        ),
+    # Gemma 4's larger sizes say this, and mean their sliding layers
+    pictures_see_themselves = text.get("use_bidirectional_attention") == "vision"
+    return _inside_class(language, outer.model_type, vision, windows_see_pictures=pictures_see_themselves)._replace(
         modalities=Modalities(
             vision=vision._replace(others=()) if vision is not None else None,
             others=found.others,
             embedders=() if isinstance(found, Vision) else found.embedders,
         ),
-        paths=language.paths._replace(
-            layers=path + "layers", embedding=path + "embed_tokens", head=language.paths.head
-        ),
         notes=language.notes + tuple(outer.notes) + tuple(tower_config.notes),
     )
 
 
-def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
-    """Return a layer of the language model as its multimodal class builds it.
+def _read_language_model(
+    text: Mapping[str, Any], prefix: str, *, strict: bool, written: frozenset[str]
+) -> Architecture:
+    """Read the language model's own configuration; errors name its keys with ``prefix``, ``text_config.`` or empty."""
+    try:
+        return read_family(text, strict=strict, written=written)
+    except ArchitectureError as error:
+        raise ArchitectureError(error.message, error.help, prefix + error.key if error.key else "") from None
 
-    Some classes let all tokens of a picture see each other. ``sees``: this one does so in its windowed layers.
+
+def _tower_key(outer: ConfigReader) -> str:
+    """Return the key of the tower's section: ``vision_config``, or ``audio_config`` of a model that hears.
+
+    Raises:
+        ArchitectureError: the configuration has no such section.
     """
-    mixer = block.mixer
-    if isinstance(mixer, Attention) and (model_type in BIDIRECTIONAL_PICTURES or (sees and mixer.window is not None)):
-        block = block._replace(mixer=mixer._replace(row_masks="images"))
-    return block
+    key = HEARING.get(outer.model_type, "vision_config")
+    if key not in outer.config and outer.model_type == "molmo2" and "vit_config" in outer.config:
+        key = "vit_config"  # in the released files
+    if not isinstance(outer.config.get(key), Mapping):
+        alone = "`model: {part: language}`" if outer.model_type in HEARING else "vision_config: null"
+        outer.fail(
+            key,
+            f"{key} is missing: the tower's dimensions are in it",
+            f"state it, or {alone} for the language model alone",
+        )
+    return key
+
+
+def _inside_class(
+    language: Architecture, model_type: str, vision: Vision | None, *, windows_see_pictures: bool
+) -> Architecture:
+    """Return the language model as the multimodal class ``model_type`` builds it: layers, masks, loss, module paths.
+
+    ``vision``: its tower; None for a model that hears. ``windows_see_pictures``: tokens of a picture see each other in
+    layers with a window.
+    """
+    if vision is not None and vision.crosses:
+        language = with_pictures(language, vision.crosses)
+    if model_type in LABEL_COPYING:
+        language = Qwen2AudioModel(*language)._replace(logit_casts=LogitCasts(in_model=False, in_loss=False))
+    path = TEXT if model_type in TEXT_MODEL_PATHS else BARE if model_type in TOWER_IN_TEXT_MODEL else LANGUAGE
+    sees_everywhere = model_type in BIDIRECTIONAL_PICTURES
+    blocks = []
+    for block, count in language.blocks:
+        mixer = block.mixer
+        if isinstance(mixer, Attention) and (sees_everywhere or (windows_see_pictures and mixer.window is not None)):
+            block = block._replace(mixer=mixer._replace(row_masks="images"))
+        blocks.append((block, count))
+    return language._replace(
+        model_type=model_type,
+        blocks=with_names(tuple(blocks), model_type),
+        paths=language.paths._replace(layers=path + "layers", embedding=path + "embed_tokens"),
+    )
 
 
 REPEATED = ("hidden_size", "vocab_size")
@@ -261,13 +279,12 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's configuration: ``text_config`` of a multimodal model, else the configuration itself.
 
     Raises:
-        ArchitectureError: the model has a tower that has no memory model, and that is not switched off.
+        ArchitectureError: a multimodal model whose towers are not switched off by ``vision_config: null``.
     """
-    inner_type = WRAPPERS.get(str(config.get("model_type")))
-    if inner_type is None:
+    outer_type = str(config.get("model_type"))
+    if outer_type not in WRAPPERS:
         return config
-    outer_type = str(config["model_type"])
-    if "vision_config" not in config or config["vision_config"] is not None:
+    if not switched_off(config):
         hears = outer_type in HEARING
         raise ArchitectureError(
             f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",

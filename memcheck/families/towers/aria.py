@@ -14,7 +14,7 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import copy, operator, scale
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair, two_matrices
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, patch_convolution, return_image_tokens
 from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.siglip import IDEFICS3_LAYERS, IDEFICS_PIXELS, siglip, with_padding_mask
@@ -46,28 +46,13 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     tower = siglip(config, model, "aria:aria", attention="masked", layers=IDEFICS3_LAYERS, pixels=IDEFICS_PIXELS)
     if tower.tile not in queries:
         outer.fail("projector_patch_to_query_dict", f"no number of image tokens for the {tower.tile} rows of a picture")
-    width, heads = tower.hidden, tower.heads
-    module = "cross_attn."
+    width, heads, most_queries = tower.hidden, tower.heads, max(queries.values())
     return tower._replace(
         closing=(),
         unused=tower.closing,
-        projector=(
-            ParameterTensor("query", (max(queries.values()), width), "projector"),
-            *norm_pair(f"{module}layer_norm", width),
-            *norm_pair(f"{module}layer_norm_kv", width),
-            *linear(f"{module}q_proj", width, width, "projector", "none"),
-            *linear(f"{module}k_proj", width, width, "projector", "none"),
-            *linear(f"{module}v_proj", width, width, "projector", "none"),
-            ParameterTensor(f"{module}multihead_attn.in_proj_weight", (3 * width, width), "projector"),
-            ParameterTensor(f"{module}multihead_attn.in_proj_bias", (3 * width,), "projector"),
-            *linear(f"{module}multihead_attn.out_proj", width, width, "projector", "none", bias=True),
-            *linear(f"{module}linear", width, width, "projector", "none", bias=True),
-            *norm_pair("layer_norm", width),
-            *linear("feed_forward.linear_in", outputs, width, "projector", "none"),
-            *linear("feed_forward.linear_out", outputs, outputs, "projector", "none"),
-        ),
+        projector=_projector(most_queries, width, outputs),
         perceiver=Perceiver(
-            latents=max(queries.values()), heads=heads, kv_heads=heads, head_dim=width // heads, activation="gelu_new"
+            latents=most_queries, heads=heads, kv_heads=heads, head_dim=width // heads, activation="gelu_new"
         ),
         resampled=queries[tower.tile],
         merge=1,
@@ -77,6 +62,25 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         gives_out=False,
         mask_bytes=1,
         processor="aria:process",
+    )
+
+
+def _projector(queries: int, width: int, outputs: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of AriaProjector: learned ``queries`` that attend to the patches, a norm, and two matrices."""
+    module = "cross_attn."
+    return (
+        ParameterTensor("query", (queries, width), "projector"),
+        *norm_pair(f"{module}layer_norm", width),
+        *norm_pair(f"{module}layer_norm_kv", width),
+        *linear(f"{module}q_proj", width, width, "projector", "none"),
+        *linear(f"{module}k_proj", width, width, "projector", "none"),
+        *linear(f"{module}v_proj", width, width, "projector", "none"),
+        ParameterTensor(f"{module}multihead_attn.in_proj_weight", (3 * width, width), "projector"),
+        ParameterTensor(f"{module}multihead_attn.in_proj_bias", (3 * width,), "projector"),
+        *linear(f"{module}multihead_attn.out_proj", width, width, "projector", "none", bias=True),
+        *linear(f"{module}linear", width, width, "projector", "none", bias=True),
+        *norm_pair("layer_norm", width),
+        *two_matrices(("feed_forward.linear_in", "feed_forward.linear_out"), width, outputs, outputs, bias=False),
     )
 
 
@@ -158,23 +162,14 @@ def _cross_attention(
     tape, pictures = ctx.tape, max(1, ctx.setting.images)
     norms, (query, key, value) = tensors[:4], tensors[4:7]
     in_proj, in_proj_bias, output, output_bias, out_linear, _ = tensors[7:]
-    is_batched = pictures > 1
+    copies = pictures > 1
     q = linear_layer(ctx, layer_norm(ctx, queries, norms[:2]), query)
     rows = layer_norm(ctx, x, norms[2:])
     k, v = linear_layer(ctx, rows, key), linear_layer(ctx, rows, value)
     arguments = [rows, q, k, v]  # variables of the module's forward
     del rows
     width, queries_per_picture, patches_per_picture = q.shape[1], q.shape[0] // pictures, k.shape[0] // pictures
-    in_proj_parameter, in_proj_bias_parameter = (
-        ctx.parameter(in_proj.name, in_proj.shape),
-        ctx.parameter(in_proj_bias.name, in_proj_bias.shape),
-    )
-    weights = tape.views(tape.parameter(in_proj_parameter), *3 * [(width, width)])
-    biases = tape.views(tape.parameter(in_proj_bias_parameter), *3 * [(width,)])
-    projected = [
-        product(tape, copy(tape, each, "contiguous") if is_batched else each, weight, "in_proj", bias)
-        for each, weight, bias in zip((q, k, v), weights, biases, strict=True)
-    ]
+    projected = _joint_projections(ctx, (q, k, v), (in_proj, in_proj_bias), copies=copies)
     q, k, v = (
         each.view(pictures, perceiver.heads, each.shape[0] // pictures, perceiver.head_dim) for each in projected
     )
@@ -194,10 +189,27 @@ def _cross_attention(
     out = _output_projection(ctx, out, output, output_bias)
     average_weights = tape.new((pictures, queries_per_picture, patches_per_picture), scores.dtype, "average weights")
     del scores, mask, boolean
-    out = copy(tape, out, "contiguous") if is_batched else out
+    out = copy(tape, out, "contiguous") if copies else out
     out = linear_layer(ctx, out, out_linear, bias=True)
     del average_weights, arguments
     return out
+
+
+def _joint_projections(
+    ctx: Context, states: tuple[Value, Value, Value], joint: tuple[ParameterTensor, ParameterTensor], *, copies: bool
+) -> list[Value]:
+    """Multiply queries, keys and values by the three parts of ``in_proj_weight``, [3 * width, width], and add biases.
+
+    ``states``: q, k and v, [rows, width] each. ``joint``: that weight and its bias. ``copies``: each product copies its
+    input, which is not contiguous.
+    """
+    tape, width = ctx.tape, states[0].shape[1]
+    weight, bias = (tape.parameter(ctx.parameter(t.name, t.shape)) for t in joint)
+    weights, biases = tape.views(weight, *3 * [(width, width)]), tape.views(bias, *3 * [(width,)])
+    return [
+        product(tape, copy(tape, rows, "contiguous") if copies else rows, part, "in_proj", part_bias)
+        for rows, part, part_bias in zip(states, weights, biases, strict=True)
+    ]
 
 
 def _output_projection(ctx: Context, x: Value, weight: ParameterTensor, bias: ParameterTensor) -> Value:

@@ -64,11 +64,17 @@ def _packed_separate(ctx: Context, attention: TowerAttention, x: Value) -> Value
     return rotated_and_attended(ctx, attention, q, k, v)
 
 
-def projections(ctx: Context, attention: TowerAttention, x: Value) -> list[Value]:
-    """Compute queries, keys and values [rows, heads, head_dim] of all pictures, with a separate matrix for each."""
+def projections(ctx: Context, attention: TowerAttention, x: Value, *, copied: bool = False) -> list[Value]:
+    """Compute queries, keys and values [rows, heads, head_dim] of all pictures, with a separate matrix for each.
+
+    ``copied``: x is not contiguous, so that every product copies it.
+    """
     shape = (ctx.tokens, attention.heads, attention.head_dim)
     matrices = [t for t in attention.tensors if t.linear]
-    return [linear_layer(ctx, x, t, bias=attention.bias).view(*shape) for t in matrices[:3]]
+    return [
+        linear_layer(ctx, copy(ctx.tape, x, "contiguous") if copied else x, t, bias=attention.bias).view(*shape)
+        for t in matrices[:3]
+    ]
 
 
 def rotated_and_attended(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
@@ -91,17 +97,15 @@ def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: 
     tape, rows = ctx.tape, ctx.tokens
     heads, head_dim = attention.heads, attention.head_dim
     if ctx.setting.attention in ("flash", "flex"):
-        out = attention_kernel(ctx, q, k, v, 1)
+        out = attention_kernel(ctx, attention, q, k, v, 1)
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split, whose backward joins the gradients
-        windows = max(
-            ctx.setting.images, ceil_div(rows, attention.window) if attention.window else 1
-        )  # a window ends with its picture
         if ctx.setting.attention == "eager" and ctx.setting.rows_per_image and not attention.window:
-            return output_projection(
-                ctx, attention, eager_per_picture(ctx, q, k, v, fp32_softmax=attention.softmax_fp32)
-            )
-        out = attention_kernel(ctx, q, k, v, windows, fp32_softmax=attention.softmax_fp32)
+            out = eager_per_picture(ctx, q, k, v, fp32_softmax=attention.softmax_fp32)
+            return output_projection(ctx, attention, out)
+        # a window ends with its picture
+        windows = max(ctx.setting.images, ceil_div(rows, attention.window) if attention.window else 1)
+        out = attention_kernel(ctx, attention, q, k, v, windows)
         out = cat(tape, (out,), (rows, heads, head_dim), "cat pictures")
     return output_projection(ctx, attention, out)
 
@@ -144,15 +148,8 @@ def separate_attention(
     rows that the stem has made; empty for none. ``per_picture``: even under that mask each picture is a sequence.
     ``copied``: x is not contiguous, so every product copies it.
     """
-    tape, rows = ctx.tape, ctx.tokens
-    heads, head_dim = attention.heads, attention.head_dim
-    matrices = [t for t in attention.tensors if t.linear]
-    q, k, v = (
-        linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=attention.bias).view(
-            rows, heads, head_dim
-        )
-        for t in matrices[:3]
-    )
+    tape = ctx.tape
+    q, k, v = projections(ctx, attention, x, copied=copied)
     del x
     if rotation == "half":
         rotated = rotate_half(tape, q, q.dtype), rotate_half(tape, k, k.dtype)
@@ -161,15 +158,13 @@ def separate_attention(
     elif rotation == "complex":
         q, k = rotate_complex(tape, q, k)
     sequences = 1 if mask_dtype and not per_picture else max(1, ctx.setting.images)
-    out = attention_kernel(
-        ctx, q, k, v, sequences, masked=masked, mask_dtype=mask_dtype, fp32_softmax=attention.softmax_fp32
-    ).view(rows, heads * head_dim)
-    biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in attention.tensors)
-    return linear_layer(ctx, out, matrices[3], bias=biased)
+    out = attention_kernel(ctx, attention, q, k, v, sequences, masked=masked, mask_dtype=mask_dtype)
+    return output_projection(ctx, attention, out)
 
 
-def attention_kernel(  # noqa: PLR0913 - the switches of one call
+def attention_kernel(
     ctx: Context,
+    attention: TowerAttention,
     q: Value,
     k: Value,
     v: Value,
@@ -177,56 +172,78 @@ def attention_kernel(  # noqa: PLR0913 - the switches of one call
     *,
     masked: bool = False,
     mask_dtype: str = "",
-    fused: bool = False,
-    fp32_softmax: bool = True,
 ) -> Value:
-    """Compute attention over ``sequences`` equal parts of the rows. q, k and v: [rows, heads, head_dim].
+    """Compute attention over ``sequences`` equal parts of the rows. q, k, v and the result: [rows, heads, head_dim].
 
     ``masked``: under a padding mask. ``mask_dtype``: of an additive mask of all rows that the stem has made; empty for
-    none. ``fused``: use a fused kernel even if the plan asks for eager attention. ``fp32_softmax``: of eager attention.
+    none.
+    """
+    if ctx.setting.attention == "eager":
+        return _eager_kernel(ctx, attention, q, k, v, sequences, adds_mask=masked or bool(mask_dtype))
+    return _fused_kernel(ctx, q, k, v, sequences, masked=masked, mask_dtype=mask_dtype)
+
+
+def _eager_kernel(
+    ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value, sequences: int, *, adds_mask: bool
+) -> Value:
+    """Compute eager attention over ``sequences`` parts of the rows, of which a last, shorter one counts as a full one.
+
+    q, k, v and the result: [rows, heads, head_dim]. ``adds_mask``: a mask is added to the scores.
     """
     tape = ctx.tape
     rows, heads, head_dim = q.shape
+    rows_per_sequence = ceil_div(rows, sequences)
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
-    rows_per_sequence = ceil_div(rows, sequences)
-    if ctx.setting.attention == "eager" and not fused:
-        # a last sequence with fewer rows is counted as a full one
-        q, k, v = (
-            Value(t.storage, (sequences, t.shape[1], rows_per_sequence, head_dim), t.dtype, t.origin) for t in (q, k, v)
-        )
-        if k.shape[1] != heads:
-            k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
-        steps = ("scale", "add") if masked or mask_dtype else ("scale",)
-        out = eager(
-            tape, q, k, v, steps, mask_dtype=ctx.setting.param_dtype, fp32_softmax=fp32_softmax, narrows=fp32_softmax
-        )
-        out = copy(tape, out, "contiguous")
-        return Value(out.storage, (rows, heads, head_dim), out.dtype, out.origin)
+    q, k, v = (
+        Value(t.storage, (sequences, t.shape[1], rows_per_sequence, head_dim), t.dtype, t.origin) for t in (q, k, v)
+    )
+    if k.shape[1] != heads:
+        k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
+    fp32 = attention.softmax_fp32
+    steps = ("scale", "add") if adds_mask else ("scale",)
+    out = eager(tape, q, k, v, steps, mask_dtype=ctx.setting.param_dtype, fp32_softmax=fp32, narrows=fp32)
+    out = copy(tape, out, "contiguous")
+    return Value(out.storage, (rows, heads, head_dim), out.dtype, out.origin)
+
+
+def _fused_kernel(
+    ctx: Context, q: Value, k: Value, v: Value, sequences: int, *, masked: bool, mask_dtype: str
+) -> Value:
+    """Compute attention by the flash kernel, or by the memory-efficient one where a mask or the dtype rules that out.
+
+    q, k, v and the result: [rows, heads, head_dim]. ``masked``, ``mask_dtype``: as in :func:`attention_kernel`.
+    """
+    tape = ctx.tape
+    rows, _, head_dim = q.shape
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     allows_flash = ctx.setting.attention in ("flash", "flex") or not (masked or mask_dtype)
     kernel = "flash" if allows_flash and q.dtype in ("bf16", "fp16") and head_dim <= WIDEST_FLASH else "efficient"
     mask = None
     if masked and not allows_flash:
-        aligned = round_up(rows_per_sequence, MASK_ALIGNMENT)
-        boolean = tape.new((sequences, 1, rows_per_sequence, rows_per_sequence), q.dtype, "attention mask")
-        mask = (
-            tape.new((sequences, 1, rows_per_sequence, aligned), q.dtype, "padded attention mask")
-            if rows_per_sequence != aligned
-            else boolean
-        )
-        del boolean
+        mask = _padding_mask(tape, sequences, ceil_div(rows, sequences), q.dtype)
     elif mask_dtype and not allows_flash:
         mask = _layer_mask(tape, rows, mask_dtype, q.dtype)
     q, k, v = (t.view(t.shape[1], rows, head_dim) for t in (q, k, v))
     out = kernels.flash(tape, q, k, v, head_dim, label=f"{kernel} attention", extra=mask)
-    return out.view(rows, heads, head_dim)
+    return out.view(rows, q.shape[0], head_dim)
+
+
+def _padding_mask(tape: Tape, sequences: int, rows: int, dtype: str) -> Storage:
+    """Allocate the layer's copy of the padding mask in ``dtype``: [sequences, 1, rows, rows].
+
+    The memory-efficient kernel reads one with columns in multiples of eight; the copy is freed once it is padded.
+    """
+    mask = tape.new((sequences, 1, rows, rows), dtype, "attention mask")
+    aligned = round_up(rows, MASK_ALIGNMENT)
+    return mask if rows == aligned else tape.new((sequences, 1, rows, aligned), dtype, "padded attention mask")
 
 
 def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, fp32_softmax: bool = True) -> Value:
     """Compute eager attention over pictures of unequal size, one after the other, and join the outputs.
 
-    ``torch.split`` by ``cu_seqlens``. q, k and v: [rows, heads, head_dim]. ``fp32_softmax``: as in
-    :func:`attention_kernel`.
+    ``torch.split`` by ``cu_seqlens``. q, k and v: [rows, heads, head_dim]. ``fp32_softmax``: the softmax runs in fp32.
     """
     tape, rows_by_picture = ctx.tape, ctx.setting.rows_per_image
     (_, heads, head_dim), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])

@@ -10,9 +10,10 @@ its own tokens for both, which every token goes through (modeling_gemma3n.py of 
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
+from memcheck.families.tower import idle_layer
 from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Block, ParameterTensor
+from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Buffers, Embedder, IdleTowers, OtherTower
 from memcheck.record import Record
 
@@ -171,47 +172,41 @@ def _audio_tower(config: ConfigReader) -> tuple[OtherTower, Embedder]:
         config.fail("conf_num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")
     depth = config.integer("conf_num_hidden_layers", default=12, maximum=MAX_LAYERS)
     kernel = config.integer("conf_conv_kernel_size", default=5)
+    tensors = _subsampling_tensors(config, width)
+    config.ignore(
+        "model_type", "vocab_offset", "rms_norm_eps", "gradient_clipping", "conf_attention_chunk_size",
+        "conf_attention_context_left", "conf_attention_context_right", "conf_attention_logit_cap", "initializer_range",
+        "conf_reduction_factor", "conf_residual_weight", "sscp_conv_group_norm_eps", "sscp_conv_eps",
+    )  # fmt: skip
+    layer = idle_layer(_conformer_tensors(width, width // heads, kernel))
+    # of each layer: five bounds of gradients, a scale and a cap of scores, a small mask, and a table of time scales
+    tower = OtherTower(
+        part="audio",
+        path="model.audio_tower.",
+        layers="conformer",
+        blocks=((layer, depth),),
+        tensors=tensors,
+        buffers=(Buffers(8 * depth, 1, fp32=False), Buffers(1, depth * (width // 2))),
+    )
+    return tower, Embedder(name="embed_audio", rows=config.integer("vocab_size", default=128), width=width)
+
+
+def _subsampling_tensors(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of two convolutions over time and frequency, and of a matrix to ``width`` (``sscp``)."""
     frequency_bins = config.integer("input_feat_size", default=128)
     channels = config.integers("sscp_conv_channel_size") or (128, 32)
     kernels = _pairs(config, "sscp_conv_kernel_size", 3)
     strides = _pairs(config, "sscp_conv_stride_size", 2)
     if len(channels) != len(kernels):
         config.fail("sscp_conv_channel_size", f"{list(channels)} are not the channels of two convolutions")
-    config.ignore(
-        "model_type", "vocab_offset", "rms_norm_eps", "gradient_clipping", "conf_attention_chunk_size",
-        "conf_attention_context_left", "conf_attention_context_right", "conf_attention_logit_cap", "initializer_range",
-        "conf_reduction_factor", "conf_residual_weight", "sscp_conv_group_norm_eps", "sscp_conv_eps",
-    )  # fmt: skip
     tensors: tuple[ParameterTensor, ...] = ()
-    in_channels = 1
-    for i, (out_channels, size, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
-        name = f"subsample_conv_projection.conv_{i}"
-        tensors += (ParameterTensor(f"{name}.conv.weight", (out_channels, in_channels, *size), "audio"),)
-        tensors += (vector(f"{name}.norm.weight", out_channels, "norm"),)
-        frequency_bins, in_channels = (
-            (frequency_bins + 2 - size[1]) // stride[1] + 1,
-            out_channels,
-        )  # padded by one on either side
-    tensors += linear(
-        "subsample_conv_projection.input_proj_linear", width, in_channels * frequency_bins, "audio", "none"
-    )
-    block = Block(
-        mixer=None,
-        mlp=None,
-        input_norm=None,
-        mlp_norm=None,
-        extra_tensors=_conformer_tensors(width, width // heads, kernel),
-    )
-    # of each layer: five bounds of gradients, a scale and a cap of scores, a small mask, and a table of time scales
-    tower = OtherTower(
-        part="audio",
-        path="model.audio_tower.",
-        layers="conformer",
-        blocks=((block, depth),),
-        tensors=tensors,
-        buffers=(Buffers(8 * depth, 1, fp32=False), Buffers(1, depth * (width // 2))),
-    )
-    return tower, Embedder(name="embed_audio", rows=config.integer("vocab_size", default=128), width=width)
+    in_channels, path = 1, "subsample_conv_projection"
+    for i, (out_channels, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
+        weight = ParameterTensor(f"{path}.conv_{i}.conv.weight", (out_channels, in_channels, *kernel), "audio")
+        tensors += (weight, vector(f"{path}.conv_{i}.norm.weight", out_channels, "norm"))
+        frequency_bins = (frequency_bins + 2 - kernel[1]) // stride[1] + 1  # padded by one on either side
+        in_channels = out_channels
+    return tensors + linear(f"{path}.input_proj_linear", width, in_channels * frequency_bins, "audio", "none")
 
 
 def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int], ...]:

@@ -30,8 +30,10 @@ from memcheck.families.tower import (
     PictureError,
     ProcessedPicture,
     TowerForward,
+    idle_layer,
     no_limits,
     norm_pair,
+    require_divisible_heads,
     square_side,
 )
 from memcheck.families.towers.attention import attention_kernel
@@ -58,10 +60,8 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     config = outer.section("audio_config")
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=8)
-    if width % heads:
-        config.fail("num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")
+    require_divisible_heads(config, width, heads)
     projected_width = config.integer("output_proj_dims", default=1536)
-    first_channels, second_channels = _subsampling_channels(config)
     kernel = config.integer("conv_kernel_size", default=5)
     config.ignore(
         "model_type", "hidden_act", "residual_weight", "attention_chunk_size", "attention_context_left",
@@ -71,46 +71,30 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     clipped = config.flag("use_clipped_linears", default=True)
     tensors = (
-        ParameterTensor("subsample_conv_projection.layer0.conv.weight", (first_channels, 1, 3, 3), "audio"),
-        vector("subsample_conv_projection.layer0.norm.weight", first_channels, "norm"),
-        ParameterTensor(
-            "subsample_conv_projection.layer1.conv.weight", (second_channels, first_channels, 3, 3), "audio"
-        ),
-        vector("subsample_conv_projection.layer1.norm.weight", second_channels, "norm"),
-        *linear(
-            "subsample_conv_projection.input_proj_linear", width, first_channels // 4 * second_channels, "audio", "none"
-        ),
+        *_subsampling_tensors(config, width),
         *linear("output_proj", projected_width, width, "audio", "none", bias=True),
         *linear("embed_audio.embedding_projection", outputs, projected_width, "projector", "none"),
     )
-    block = Block(
-        mixer=None,
-        mlp=None,
-        input_norm=None,
-        mlp_norm=None,
-        extra_tensors=_conformer_tensors(width, width // heads, kernel),
-    )
+    layer = idle_layer(_conformer_tensors(width, width // heads, kernel))
     clip_scalars = AUDIO_LINEARS * CLIP_SCALARS * depth if clipped else 0
-    return (
-        OtherTower(
-            part="audio",
-            path="model.audio_tower.",
-            layers="layers",
-            blocks=((block, depth),),
-            tensors=tensors,
-            buffers=(Buffers(clip_scalars, 1, fp32=False),),
-        ),
-    )
+    buffers = (Buffers(clip_scalars, 1, fp32=False),)
+    return (OtherTower("audio", ((layer, depth),), tensors, buffers, path="model.audio_tower.", layers="layers"),)
 
 
-def _subsampling_channels(config: ConfigReader) -> tuple[int, int]:
-    """Read the channels of the two convolutions that subsample the audio; the defaults are 128 and 32."""
+def _subsampling_tensors(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of two convolutions that subsample the sound's 128 mel bins, and of a matrix to ``width``."""
     stated = config.integers("subsampling_conv_channels")
-    if stated is None:
-        return 128, 32
-    if len(stated) != 2:  # two convolutions
-        config.fail("subsampling_conv_channels", f"{list(stated)} are not the channels of two convolutions")
-    return stated[0], stated[1]
+    channels = (128, 32) if stated is None else stated
+    if len(channels) != 2:
+        config.fail("subsampling_conv_channels", f"{list(channels)} are not the channels of two convolutions")
+    (first, second), name = channels, "subsample_conv_projection"
+    return (
+        ParameterTensor(f"{name}.layer0.conv.weight", (first, 1, 3, 3), "audio"),
+        vector(f"{name}.layer0.norm.weight", first, "norm"),
+        ParameterTensor(f"{name}.layer1.conv.weight", (second, first, 3, 3), "audio"),
+        vector(f"{name}.layer1.norm.weight", second, "norm"),
+        *linear(f"{name}.input_proj_linear", width, first // 4 * second, "audio", "none"),
+    )
 
 
 def _conformer_tensors(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
@@ -153,13 +137,9 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     config.ignore(*IRRELEVANT_KEYS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
     config.ignore("default_output_length", "image_seq_length", "video_seq_length", "global_head_dim")
     clipped, block = _block(config, width)
-    standardizes, std_buffers = config.flag("standardize"), Buffers(2, width, fp32=False)
+    std_buffers = (Buffers(2, width, fp32=False),) if config.flag("standardize") else ()
     depth = config.integer("num_hidden_layers", default=16, maximum=MAX_LAYERS)
     clip_scalars = VISION_LINEARS * CLIP_SCALARS * depth if clipped else 0
-    stem = (
-        *linear("patch_embedder.input_proj", width, 3 * patch * patch, "vision", "none"),
-        ParameterTensor("patch_embedder.position_embedding_table", (2, table_rows, width), "position"),
-    )
     return Vision(
         kind="gemma4:gemma4",
         hidden=width,
@@ -167,7 +147,10 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         channels=3 * patch * patch,
         merge=merge,
         outputs=outputs,
-        stem=stem,
+        stem=(
+            *linear("patch_embedder.input_proj", width, 3 * patch * patch, "vision", "none"),
+            ParameterTensor("patch_embedder.position_embedding_table", (2, table_rows, width), "position"),
+        ),
         projector=linear("embedding_projection", outputs, width, "projector", "none"),
         hooked=False,
         tile=soft_tokens * merge,
@@ -178,7 +161,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         processor="gemma4:process",
         separators=2,
         heads=block.mixer.heads if isinstance(block.mixer, TowerAttention) else 0,
-        buffers=(Buffers(clip_scalars, 1, fp32=False), *((std_buffers,) if standardizes else ())),
+        buffers=(Buffers(clip_scalars, 1, fp32=False), *std_buffers),
         others=read_audio(outer, outputs),
         path="vision_tower",
         projector_path="embed_vision",
@@ -549,7 +532,9 @@ def rotated_by_axis(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     k = _rotate_by_axis(ctx, normalise(ctx, attention.key_norm, k, "self_attn.k_norm"))
     v = rms_norm_pieces(tape, matrix(ctx, attention, x, values).view(rows, heads, head_dim), None)
     del x
-    out = attention_kernel(ctx, q, k, v, max(1, ctx.setting.images), masked=True).view(rows, heads * head_dim)
+    out = attention_kernel(ctx, attention, q, k, v, max(1, ctx.setting.images), masked=True).view(
+        rows, heads * head_dim
+    )
     del q, k, v
     return matrix(ctx, attention, out, last)
 

@@ -15,7 +15,7 @@ from memcheck.autograd.modules import activation, fused_norm, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward, norm_pair, square_side
+from memcheck.families.tower import TowerForward, norm_pair, refuse_dropout, square_side
 from memcheck.families.towers.forward_parts import cat_image_tokens, linear_layer, save_frozen_convolution_input
 from memcheck.families.towers.qwen import (
     channels,
@@ -31,9 +31,21 @@ from memcheck.models.decoder import linear, norm_tensors
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
+from memcheck.record import Record
 
 TOKENS = ("image_start_token_id", "image_end_token_id", "video_start_token_id", "video_end_token_id")
 GATED = ("gate_proj", "up_proj", "down_proj")
+
+
+class TowerSizes(Record):
+    """Dimensions of a GLM tower."""
+
+    width: int
+    heads: int
+    inner: int
+    """Elements between the matrices of a layer's feed-forward network."""
+    merger: int
+    """Elements between the matrices of the merger."""
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
@@ -43,7 +55,9 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outputs = outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=13696)
     bias = config.flag("attention_bias")
-    tower = _tower(config, model, "glm4v:glm4v", (outputs, inner), (1536, 12), bias=bias)
+    width = config.integer("hidden_size", default=1536)
+    sizes = TowerSizes(width=width, heads=heads_of(config, width, 12), inner=outputs, merger=inner)
+    tower = _tower(config, model, sizes, bias=bias, is_ocr=False)
     image_size, patch = square_side(config, "image_size", 336), tower.patch
     table = ParameterTensor(
         "embeddings.position_embedding.weight", ((image_size // patch) ** 2, tower.hidden), "position"
@@ -61,65 +75,63 @@ def read_ocr(config: ConfigReader, model: TowerContext) -> Vision:
     merger = outputs * config.integer("in_channels", default=3)
     config.ignore("image_size")
     bias = config.flag("attention_bias", default=True)
-    return _tower(config, model, "glm4v:glm_ocr", (inner, merger), (1024, 16), bias=bias)
+    width = config.integer("hidden_size", default=1024)
+    sizes = TowerSizes(width=width, heads=heads_of(config, width, 16), inner=inner, merger=merger)
+    return _tower(config, model, sizes, bias=bias, is_ocr=True)
+
+
+def _attention(width: int, heads: int, *, bias: bool, is_ocr: bool) -> TowerAttention:
+    """Build attention with one matrix for q, k and v. ``bias``, ``is_ocr``: as in :func:`_tower`."""
+    head_dim = width // heads
+    query_norm, key_norm = (Norm("rmsnorm", head_dim, name=f"attn.{name}") for name in ("q_norm", "k_norm"))
+    tensors = linear("attn.qkv", 3 * width, width, "attention", "column", bias=bias)
+    tensors += linear("attn.proj", width, width, "attention", "row", bias=is_ocr and bias)
+    attention = TowerAttention(heads, head_dim, kind="packed", tensors=tensors, bias=bias)
+    if not is_ocr:
+        return attention
+    tensors += norm_tensors(query_norm) + norm_tensors(key_norm)
+    return attention._replace(tensors=tensors, query_norm=query_norm, key_norm=key_norm)
+
+
+def _merger_tensors(inner: int, outputs: int, *, peft_finds_linear: bool) -> tuple[ParameterTensor, ...]:
+    """List the matrices of the merger's gated network. ``peft_finds_linear``: adapters on linear layers reach them."""
+    tensors: tuple[ParameterTensor, ...] = ()
+    for name, rows, columns in (
+        ("gate_proj", inner, outputs),
+        ("up_proj", inner, outputs),
+        ("down_proj", outputs, inner),
+    ):
+        tensors += linear(f"merger.{name}", rows, columns, "projector", "none")
+    return tuple(t._replace(linear=peft_finds_linear) for t in tensors)
 
 
 def _tower(
     config: ConfigReader,
     model: TowerContext,
-    kind: str,
-    inner: tuple[int, int],
-    default: tuple[int, int],
+    sizes: TowerSizes,
     *,
     bias: bool,
+    is_ocr: bool,
 ) -> Vision:
     """Read the layers and merger that GLM-4.1V and GLM-OCR share.
 
-    ``inner``: MLP widths of a layer and of the merger. ``default``: the class's width and heads. ``bias``: of the qkv
-    matrix.
+    ``bias``: of the matrix of q, k and v. ``is_ocr``: GLM-OCR's tower, whose queries and keys are normed, and whose
+    other matrices have the same biases.
     """
     model.outer.ignore(*TOKENS)
-    outputs, is_ocr = model.language.hidden_size, kind == "glm4v:glm_ocr"
-    width = config.integer("hidden_size", default=default[0])
-    heads = heads_of(config, width, default[1])
-    if config.dropout("attention_dropout"):
-        config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
+    outputs, width, heads = model.language.hidden_size, sizes.width, sizes.heads
+    refuse_dropout(config, "attention_dropout")
     config.ignore("rms_norm_eps", "initializer_range")
     activation = config.activation(default="silu")
-    norms = (
-        tuple(Norm("rmsnorm", width // heads, name=f"attn.{name}") for name in ("q_norm", "k_norm")) if is_ocr else ()
-    )
-    tensors = linear("attn.qkv", 3 * width, width, "attention", "column", bias=bias)
-    tensors += linear("attn.proj", width, width, "attention", "row", bias=is_ocr and bias)
-    for norm in norms:
-        tensors += norm_tensors(norm)
-    attention = TowerAttention(
-        heads=heads,
-        head_dim=width // heads,
-        kind="packed",
-        tensors=tensors,
-        bias=bias,
-        query_norm=norms[0] if norms else None,
-        key_norm=norms[1] if norms else None,
-    )
-    mlp = packed_mlp(width, inner[0], activation, GATED, bias=is_ocr and bias)
     # in models with stacked experts peft maps the names of these matrices to the experts, and to nothing else
     peft_finds_linear = model.outer.model_type != "glm4v_moe"
-    merger_tensors: tuple[ParameterTensor, ...] = ()
-    for name, outputs_of_matrix, inputs in (
-        ("gate_proj", inner[1], outputs),
-        ("up_proj", inner[1], outputs),
-        ("down_proj", outputs, inner[1]),
-    ):
-        merger_tensors += tuple(
-            t._replace(linear=peft_finds_linear)
-            for t in linear(f"merger.{name}", outputs_of_matrix, inputs, "projector", "none")
-        )
+    mlp = packed_mlp(width, sizes.inner, activation, GATED, bias=is_ocr and bias)._replace(adaptable=peft_finds_linear)
+    attention = _attention(width, heads, bias=bias, is_ocr=is_ocr)
+    block = packed_block(width, heads, mlp, "rmsnorm", attention=attention)
     depth = config.integer("depth", default=24, maximum=MAX_LAYERS)
     merge = config.integer("spatial_merge_size", default=2)
-    block = packed_block(width, heads, mlp._replace(adaptable=peft_finds_linear), "rmsnorm", attention=attention)
     return Vision(
-        kind=kind,
+        kind="glm4v:glm_ocr" if is_ocr else "glm4v:glm4v",
         layers="blocks",
         hidden=width,
         blocks=((block, depth),),
@@ -133,7 +145,7 @@ def _tower(
             ParameterTensor("downsample.bias", (outputs,), "projector"),
             *linear("merger.proj", outputs, outputs, "projector", "none"),
             *norm_pair("merger.post_projection_norm", outputs),
-            *merger_tensors,
+            *_merger_tensors(sizes.merger, outputs, peft_finds_linear=peft_finds_linear),
         ),
         hooked=False,
         narrow=is_ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast

@@ -18,7 +18,17 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy, head_view, operator, scale
 from memcheck.autograd.tensor import Value, round_up
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward, norm_pair, require_divisible_heads, square_side, tower_mlp
+from memcheck.families.tower import (
+    Pixels,
+    TowerForward,
+    norm_pair,
+    patch_convolution_tensors,
+    read_pixels,
+    refuse_dropout,
+    require_divisible_heads,
+    square_side,
+    tower_mlp,
+)
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     hold_pixel_values,
@@ -62,27 +72,25 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("image_seq_length")
     size = _sizes(config)
-    pixel_channels, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
+    pixels = read_pixels(config, Pixels(3, side=1024, patch=16))
     channels = config.integer("output_channels", default=256)
-    width, tile = size.width, size.side * size.side
+    width, tile = size.width, pixels.patches
     config.ignore("layer_norm_eps", "initializer_range", "model_type")
-    stem = [
-        ParameterTensor("patch_embed.projection.weight", (width, pixel_channels, patch, patch), "vision"),
-        ParameterTensor("patch_embed.projection.bias", (width,), "vision"),
-    ]
     if not config.flag("use_abs_pos", default=True):
         config.fail("use_abs_pos", "a tower without a table of positions has no memory model")
-    stem.append(ParameterTensor("pos_embed", (1, size.side, size.side, width), "position"))
     if size.side % 4:
         config.fail("image_size", f"{size.side} patches of a side are no multiple of 4, as convolutions want them")
     return Vision(
         kind="got_ocr2:got_ocr2",
         hidden=width,
         blocks=_layers(config, size),
-        channels=pixel_channels * patch * patch,
+        channels=pixels.channels,
         merge=PATCHES_PER_TOKEN,
         outputs=outputs,
-        stem=tuple(stem),
+        stem=(
+            *patch_convolution_tensors("patch_embed.projection", width, pixels),
+            ParameterTensor("pos_embed", (1, size.side, size.side, width), "position"),
+        ),
         closing=(
             ParameterTensor("neck.conv1.weight", (channels, width, 1, 1), "vision"),
             *norm_pair("neck.layer_norm1", channels),
@@ -97,7 +105,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         hooked=True,
         tile=tile,
         tile_tokens=tile // PATCHES_PER_TOKEN,
-        patch=patch,
+        patch=pixels.patch,
         processor="processors:process_square",
         separators=2,
         heads=size.heads,
@@ -112,8 +120,7 @@ def _sizes(config: ConfigReader) -> SamSizes:
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
     require_divisible_heads(config, width, heads)
-    if config.dropout("attention_dropout"):
-        config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
+    refuse_dropout(config, "attention_dropout")
     return SamSizes(
         width=width,
         heads=heads,

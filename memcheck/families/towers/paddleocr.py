@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward, norm_pair
+from memcheck.families.tower import TowerForward, norm_pair, two_matrices
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
     last_hidden_state,
@@ -21,7 +21,6 @@ from memcheck.families.towers.forward_parts import (
 )
 from memcheck.families.towers.qwen import interpolated_positions, merge, rotary_tables
 from memcheck.families.towers.siglip import siglip
-from memcheck.models.decoder import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.vision import Vision
 
@@ -35,14 +34,13 @@ def read_paddle(config: ConfigReader, model: TowerContext) -> Vision:
     config.ignore("temporal_patch_size", "tokens_per_second", "model_type")
     tower = siglip(config, model, "paddleocr:paddleocr", attention="packed-separate")
     merge = config.integer("spatial_merge_size", default=2) ** 2
-    wide = tower.hidden * merge
-    first = linear("linear_1", wide, wide, "projector", "none", bias=True)
-    second = linear("linear_2", outputs, wide, "projector", "none", bias=True)
+    merged_width = tower.hidden * merge
+    matrices = two_matrices(("linear_1", "linear_2"), merged_width, merged_width, outputs)
     return tower._replace(
         merge=merge,
         hooked=False,
         tile=0,
-        projector=(*norm_pair("pre_norm", tower.hidden), *first, *second),
+        projector=norm_pair("pre_norm", tower.hidden) + matrices,
         processor="processors:process_paddle",
         separators=2,
         gives_out=False,

@@ -151,13 +151,14 @@ def deepstack_tower(config: ConfigReader, model: TowerContext, names: MergerName
     positions = config.integer("num_position_embeddings", default=2304)
     projector = merger("merger", width, merge, outputs, names.norm, names.matrices, bias=True)
     deepstack_layers = tuple(sorted(layer for layer in stated_layers if layer < depth))
-    for number in range(len(deepstack_layers)):
-        path = f"{names.stacked}.{number}"
-        projector += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
     unused: tuple[ParameterTensor, ...] = ()
-    for number in range(len(deepstack_layers), len(stated_layers)):
+    for number in range(len(stated_layers)):
         path = f"{names.stacked}.{number}"
-        unused += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
+        tensors = merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
+        if number < len(deepstack_layers):
+            projector += tensors
+        else:
+            unused += tensors
     table = ParameterTensor("pos_embed.weight", (positions, width), "position")
     return Vision(
         kind="qwen:qwen3",

@@ -284,7 +284,7 @@ def radio_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     del x
     rows = ctx.tokens
     if ctx.setting.images < 2:
-        return output_projection(ctx, attention, attention_kernel(ctx, q, k, v, 1, fp32_softmax=attention.softmax_fp32))
+        return output_projection(ctx, attention, attention_kernel(ctx, attention, q, k, v, 1))
     if ctx.setting.attention == "eager":
         ctx.unused_outputs.append(ctx.tape.value((attention.heads, rows, rows), q.dtype, "attention probabilities"))
     return attention_per_picture(ctx, attention, q, k, v)
