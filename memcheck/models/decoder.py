@@ -369,6 +369,27 @@ def grouped_attention(
     )
 
 
+def read_attention(
+    config: ConfigReader, size: StackDimensions, projections: Projections = LLAMA, *, bias: bool = False, **fields: Any
+) -> Attention:
+    """Build softmax attention from its usual keys: ``attention_bias`` of all its matrices, and ``attention_dropout``.
+
+    ``bias``: the class's default of the first. ``fields``: further arguments of :func:`grouped_attention`.
+    """
+    has_bias = config.flag("attention_bias", default=bias)
+    dropout = config.dropout("attention_dropout")
+    return grouped_attention(size, projections, qkv_bias=has_bias, out_bias=has_bias, dropout=dropout, **fields)
+
+
+def head_norms(kind: str, size: int, *, weight: bool = True) -> dict[str, Any]:
+    """Return the arguments of :func:`grouped_attention` for a norm on each head's query and key, of ``size`` elements.
+
+    ``kind``: such as ``rmsnorm``.
+    """
+    query_norm, key_norm = (head_norm(kind, size, which, weight=weight) for which in "qk")
+    return {"query_norm": query_norm, "key_norm": key_norm}
+
+
 def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = False, weight: bool = True) -> Norm:
     """Build a norm on queries (``which`` = ``q``) or keys (``k``), named as Llama-like modules do.
 

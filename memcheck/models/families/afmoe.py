@@ -5,10 +5,10 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
-    grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     linear,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -30,18 +30,15 @@ def read(config: ConfigReader) -> Architecture:
     Only sliding-window layers rotate queries and keys. Full-attention layers come every ``global_attn_every_n_layers``.
     """
     size = read_sizes(config, head_dim=128)
-    hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    hidden, window = size.hidden, config.window()
     period = config.integer("global_attn_every_n_layers", default=4, null=4)
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
     )
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
-        query_norm=head_norm(NORM, size.head_dim, "q"),
-        key_norm=head_norm(NORM, size.head_dim, "k"),
-        dropout=config.dropout("attention_dropout"),
+        **head_norms(NORM, size.head_dim),
         gate_matrix="adaptable",
         tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),
     )

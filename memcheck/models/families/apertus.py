@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, grouped_attention, head_norm, plain_mlp, read_sizes, rms_norm, vector
+from memcheck.models.decoder import decoder, head_norms, plain_mlp, read_attention, read_sizes, rms_norm, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 
@@ -12,14 +12,10 @@ def read(config: ConfigReader) -> Architecture:
     xIELU wheel.
     """
     size = read_sizes(config)
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
-        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
-        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
-        dropout=config.dropout("attention_dropout"),
+        **head_norms("rmsnorm", size.head_dim),
     )
     activation = config.activation(default="xielu")
     mlp = plain_mlp(size.hidden, config.integer("intermediate_size"), activation, "mlp.up_proj", "mlp.down_proj")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, grouped_attention, plain_mlp, pre_norm_block, read_sizes
+from memcheck.models.decoder import decoder, plain_mlp, pre_norm_block, read_attention, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 
@@ -18,8 +18,7 @@ def _read(config: ConfigReader, up_proj: str, down_proj: str) -> Architecture:
     ``up_proj``, ``down_proj``: module paths of these matrices.
     """
     size = read_sizes(config)
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    attention = read_attention(config, size)
     width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
     mlp = plain_mlp(size.hidden, width, activation, up_proj, down_proj, bias=config.flag("mlp_bias"))
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=False)

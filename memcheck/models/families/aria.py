@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import (
-    decoder,
-    gated_tensors,
-    grouped_attention,
-    pre_norm_block,
-    read_sizes,
-    stacked_experts,
-)
+from memcheck.models.decoder import decoder, gated_tensors, pre_norm_block, read_attention, read_sizes, stacked_experts
 from memcheck.models.module_types import SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe, ParameterTensor
@@ -20,13 +13,12 @@ def read(config: ConfigReader) -> Architecture:
     the shared ones.
     """
     size = read_sizes(config)
-    bias = config.flag("attention_bias")
     config.ignore("pretraining_tp")
     if config.flag("mlp_bias"):
         config.fail("mlp_bias", "mlp_bias of Aria's shared experts is not modelled: no released one has it")
     if config.activation() != "silu":
         config.fail("hidden_act", "shared experts of another activation than the routed ones are not modelled")
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    attention = read_attention(config, size)
     experts, width = config.integer("moe_num_experts", default=8), config.integer("intermediate_size")
     shared = width * config.integer("moe_num_shared_experts", default=2)
     moe = Moe(

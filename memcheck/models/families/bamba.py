@@ -8,10 +8,10 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
     layer_types,
     linear,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -209,15 +209,9 @@ def _attention(config: ConfigReader, size: StackDimensions, default_rotary_fract
     """Build grouped-query attention. ``default_rotary_fraction``: default share of each head that is rotated; 0 for no
     rotary embedding.
     """
-    bias = config.flag("attention_bias")
     rotary_fraction = config.rotary_fraction(default_rotary_fraction)
-    return grouped_attention(
-        size,
-        qkv_bias=bias,
-        out_bias=bias,
-        rotary_dim=int(size.head_dim * rotary_fraction) if default_rotary_fraction else 0,
-        dropout=config.dropout("attention_dropout"),
-    )
+    rotary_dim = int(size.head_dim * rotary_fraction) if default_rotary_fraction else 0
+    return read_attention(config, size, rotary_dim=rotary_dim)
 
 
 def _mamba_mixer(

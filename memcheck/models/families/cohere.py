@@ -6,10 +6,10 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
     head_norm,
     layer_norm,
     layer_types,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -32,15 +32,12 @@ def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: cohere``: with ``use_qk_norm``, every head has weights of its own."""
     size = read_sizes(config)
     use_qk_norm = config.flag("use_qk_norm")
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         query_norm=head_norm(NORM, size.head_dim, "q", rows=size.heads) if use_qk_norm else None,
         key_norm=head_norm(NORM, size.head_dim, "k", rows=size.kv_heads) if use_qk_norm else None,
         rotation=HALF._replace(interleaved=True, form="pairs-fp32"),
-        dropout=config.dropout("attention_dropout"),
     )
     return _assemble(config, size, [attention] * size.layers)
 
@@ -50,7 +47,6 @@ def read_2(config: ConfigReader) -> Architecture:
     without any.
     """
     size = read_sizes(config, head_dim_key=False)
-    bias = config.flag("attention_bias")
     window = config.window()
     config.ignore("cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct")
     config.ignore("layer_switch", "use_embedding_sharing", "use_gated_activation", "use_parallel_block")
@@ -61,12 +57,10 @@ def read_2(config: ConfigReader) -> Architecture:
     )
     if window is None and "sliding_attention" in attention_types:
         config.integer("sliding_window")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         rotation=HALF._replace(interleaved=True, form="pairs-fp32"),
-        dropout=config.dropout("attention_dropout"),
     )
     attention_of_window = {
         span: attention._replace(window=span, rotary_dim=size.head_dim if span else 0) for span in (window, None)
@@ -82,7 +76,7 @@ def read_moe(config: ConfigReader) -> Architecture:
     full.
     """
     size = read_sizes(config, head_dim=128)
-    hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    hidden, window = size.hidden, config.window()
     dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
     period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=4, null=4)
     dense_period = config.integer("prefix_dense_sliding_window_pattern", default=1, null=1)
@@ -94,12 +88,10 @@ def read_moe(config: ConfigReader) -> Architecture:
         return "sliding_attention" if (index_in_group + 1) % period_of_group else "full_attention"
 
     attention_types = layer_types(config, size.layers, default_type)
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         rotation=HALF._replace(interleaved=True, form="pairs-fp32"),
-        dropout=config.dropout("attention_dropout"),
     )
     moe = _experts(config, hidden)
     moe_layers = sparse_types(config, size.layers, dense_layers)

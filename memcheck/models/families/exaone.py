@@ -7,7 +7,7 @@ from memcheck.models.decoder import (
     decoder,
     gated_mlp,
     grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     pre_norm_block,
     read_sizes,
@@ -110,7 +110,6 @@ def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
     """Build grouped-query attention with an RMSNorm on the queries and keys of each head."""
     return grouped_attention(
         size,
-        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
-        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
+        **head_norms("rmsnorm", size.head_dim),
         dropout=config.dropout("attention_dropout"),
     )

@@ -6,10 +6,10 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     stack,
@@ -17,6 +17,10 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 NORM = "rmsnorm-unit-offset"
 TANH_GELU = "gelu_pytorch_tanh"
@@ -40,7 +44,7 @@ def read_2(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, kv_heads="required", head_dim=256)
     softcap = has_softcap(config, "attn_logit_softcapping", 50.0)
-    attention = _attention(config, size)._replace(softcap=softcap)
+    attention = _attention(config, size, softcap=softcap)
     attention_types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
     return _sandwich(config, size, attention, attention_types, 30.0)
 
@@ -69,25 +73,19 @@ def read_3(config: ConfigReader) -> Architecture:
     windowed.
     """
     size = read_sizes(config, kv_heads="required", head_dim=256)
-    attention = _attention(config, size)
-    query_norm, key_norm = head_norm(NORM, size.head_dim, "q"), head_norm(NORM, size.head_dim, "k")
-    attention_with_norms = grouped_attention(
-        size, qkv_bias=attention.qkv_bias, out_bias=attention.out_bias, query_norm=query_norm, key_norm=key_norm
-    )
     softcap = has_softcap(config, "attn_logit_softcapping", None)
+    attention = _attention(config, size, softcap=softcap, **head_norms(NORM, size.head_dim))
     period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, null=6)
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
     )
-    attention = attention_with_norms._replace(dropout=attention.dropout, softcap=softcap)
     return _sandwich(config, size, attention, attention_types, None)._replace(rotary_tables=len(set(attention_types)))
 
 
-def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
-    """Build grouped-query attention; ``attention_bias`` gives all four matrices a bias."""
-    bias = config.flag("attention_bias")
+def _attention(config: ConfigReader, size: StackDimensions, **fields: Any) -> Attention:
+    """Build grouped-query attention. ``fields``: as of :func:`memcheck.models.decoder.read_attention`."""
     config.ignore("query_pre_attn_scalar")
-    return grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    return read_attention(config, size, **fields)
 
 
 def has_softcap(config: ConfigReader, key: str, default: float | None) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.models.decoder import (
     decoder,
-    grouped_attention,
     layer_types,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     stack,
@@ -25,15 +25,13 @@ def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: gpt_oss``. ``num_experts`` is the class's own alias."""
     size = read_sizes(config, kv_heads="required", head_dim=64)
     config.ignore("swiglu_alpha", "swiglu_limit", "initial_context_length", "experts_per_token")
-    bias = config.flag("attention_bias", default=True)
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
+        bias=True,
         sinks="logit",
         rotation=HALF._replace(form="chunks"),
         kernels=KERNELS._replace(sdpa=False),
-        dropout=config.dropout("attention_dropout"),
         tensors=(vector("self_attn.sinks", size.heads, "attention", "column"),),
     )
     window = config.window()

@@ -8,9 +8,9 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
     layer_types,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -126,8 +126,7 @@ def read_hyperclovax(config: ConfigReader) -> Architecture:
 
 def _assemble(config: ConfigReader, size: StackDimensions, mlp: Mlp | Moe) -> Architecture:
     """Build a decoder of equal pre-norm layers with Granite's multipliers. ``mlp``: the feed-forward of each layer."""
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    attention = read_attention(config, size)
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
     block = pre_norm_block(size.hidden, attention, mlp)._replace(branch_scale="constant")
     return decoder(config, size, ((block, size.layers),), tied=False, embedding_scale="model", logit_scale=True)

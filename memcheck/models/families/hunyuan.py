@@ -6,8 +6,8 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -69,13 +69,10 @@ def _same(config: ConfigReader, key: str, alias: str) -> int:
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
     """Return grouped attention with norms of queries and keys, which follow the rotation."""
-    bias = config.flag("attention_bias")
-    return grouped_attention(
+    return read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         query_norm=rms_norm(size.head_dim, "self_attn.query_layernorm"),
         key_norm=rms_norm(size.head_dim, "self_attn.key_layernorm"),
         rotation=HALF._replace(before_norms=True),
-        dropout=config.dropout("attention_dropout"),
     )

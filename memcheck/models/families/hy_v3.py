@@ -5,9 +5,9 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
-    grouped_attention,
-    head_norm,
+    head_norms,
     pre_norm_block,
+    read_attention,
     read_sizes,
     routed,
     sparse_types,
@@ -28,14 +28,11 @@ def read(config: ConfigReader) -> Architecture:
     Llama's layers with norms of queries and keys, and sigmoid-routed experts with a shared one.
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    hidden, bias, width = size.hidden, config.flag("attention_bias"), config.integer("moe_intermediate_size")
-    attention = grouped_attention(
+    hidden, width = size.hidden, config.integer("moe_intermediate_size")
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
-        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
-        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
-        dropout=config.dropout("attention_dropout"),
+        **head_norms("rmsnorm", size.head_dim),
     )
     config.ignore("router_scaling_factor")
     if config.flag("mlp_bias"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, grouped_attention, layer_norm, plain_mlp, pre_norm_block, read_sizes
+from memcheck.models.decoder import decoder, layer_norm, plain_mlp, pre_norm_block, read_attention, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 
@@ -12,8 +12,7 @@ def read(config: ConfigReader) -> Architecture:
     with squared ReLU.
     """
     size = read_sizes(config)
-    bias = config.flag("attention_bias", default=True)
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    attention = read_attention(config, size, bias=True)
     mlp = plain_mlp(
         size.hidden,
         config.integer("intermediate_size"),

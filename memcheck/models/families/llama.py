@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, gated_mlp, grouped_attention, pre_norm_block, read_sizes
+from memcheck.models.decoder import decoder, gated_mlp, pre_norm_block, read_attention, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 
@@ -10,8 +10,7 @@ from memcheck.models.types import Architecture
 def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: llama``."""
     size = read_sizes(config)
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    attention = read_attention(config, size)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
     block = pre_norm_block(size.hidden, attention, mlp)
     return decoder(config, size, ((block, size.layers),), tied=False)

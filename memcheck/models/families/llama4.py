@@ -7,11 +7,11 @@ from memcheck.models.decoder import (
     decoder,
     gated_mlp,
     gated_tensors,
-    grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     linear,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rotary_layers,
     stack,
@@ -66,21 +66,17 @@ def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention,
     With ``use_qk_norm`` the latter normalises queries and keys, without weights; else both are the same. The caller
     takes the rotation from the first for layers that do not rotate, and sets the window of each layer.
     """
-    bias = config.flag("attention_bias")
-    without_norms = grouped_attention(
+    without_norms = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         rotation=HALF._replace(interleaved=True, form="complex"),
         kernels=KERNELS._replace(flash=False),
         chunked_window=True,  # has no effect on layers without a window
         eager=EAGER._replace(softmax_fp32=False),
-        dropout=config.dropout("attention_dropout"),
     )
     if not config.flag("use_qk_norm", default=True):
         return without_norms, without_norms
-    query, key = (head_norm("l2", size.head_dim, which, weight=False) for which in "qk")
-    return without_norms, without_norms._replace(query_norm=query, key_norm=key)
+    return without_norms, without_norms._replace(**head_norms("l2", size.head_dim, weight=False))
 
 
 def _routed_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:

@@ -9,7 +9,7 @@ from memcheck.models.decoder import (
     gated_mlp,
     gated_tensors,
     grouped_attention,
-    head_norm,
+    head_norms,
     linear,
     pre_norm_block,
     read_sizes,
@@ -43,8 +43,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = grouped_attention(
         size,
         rotary_dim=config.integer("rotary_dim", default=64, null=64),
-        query_norm=head_norm(NORM, size.head_dim, "q"),
-        key_norm=head_norm(NORM, size.head_dim, "k"),
+        **head_norms(NORM, size.head_dim),
         dropout=config.dropout("attention_dropout"),
     )
     indexed_layers = _indexed_layers(config, size.layers, nested_keys.get("sparse_attention_freq"))

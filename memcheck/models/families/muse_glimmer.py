@@ -5,10 +5,10 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
-    grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     linear,
+    read_attention,
     read_sizes,
     rms_norm,
     stack,
@@ -29,15 +29,12 @@ def read(config: ConfigReader) -> Architecture:
     Windowed attention that rotates, and full attention that does not, with a gate on its output.
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    hidden, window = size.hidden, config.window()
     config.ignore("post_norm_eps", "qk_scale_factor", "output_multiplier")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
-        query_norm=head_norm(NORM, size.head_dim, "q", weight=False),
-        key_norm=head_norm(NORM, size.head_dim, "k", weight=False),
-        dropout=config.dropout("attention_dropout"),
+        **head_norms(NORM, size.head_dim, weight=False),
         query_scale="constant",
         gate_matrix="adaptable",
         tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),

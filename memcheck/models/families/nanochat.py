@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, grouped_attention, plain_mlp, read_sizes
+from memcheck.models.decoder import decoder, plain_mlp, read_attention, read_sizes
 from memcheck.models.module_types import HALF
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Norm
@@ -17,15 +17,12 @@ def read(config: ConfigReader) -> Architecture:
     def norm(width: int, name: str) -> Norm:
         return Norm("l2", width, weight=False, name=name)
 
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         query_norm=norm(size.head_dim, "self_attn.q_norm"),
         key_norm=norm(size.head_dim, "self_attn.k_norm"),
         rotation=HALF._replace(before_norms=True),
-        dropout=config.dropout("attention_dropout"),
     )
     activation = config.activation(default="relu2")
     mlp = plain_mlp(size.hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2")

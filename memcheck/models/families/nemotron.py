@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, grouped_attention, layer_norm, plain_mlp, pre_norm_block, read_sizes
+from memcheck.models.decoder import decoder, layer_norm, plain_mlp, pre_norm_block, read_attention, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 
@@ -15,13 +15,11 @@ def read(config: ConfigReader) -> Architecture:
     LayerNorm with weight 1 + w, an MLP with squared ReLU, and half of each head rotated.
     """
     size = read_sizes(config, kv_heads="required")
-    hidden, bias = size.hidden, config.flag("attention_bias")
-    attention = grouped_attention(
+    hidden = size.hidden
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.5, "rope_percent")),
-        dropout=config.dropout("attention_dropout"),
     )
     width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
     mlp = plain_mlp(hidden, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))

@@ -8,10 +8,10 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
     head_norm,
     layer_types,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -96,14 +96,11 @@ def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = N
     """Build grouped-query attention. ``norm``: kind of the norms over all queries together and all keys together; None
     for none.
     """
-    bias = config.flag("attention_bias")
-    return grouped_attention(
+    return read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         query_norm=head_norm(norm, size.heads * size.head_dim, "q") if norm else None,
         key_norm=head_norm(norm, size.kv_heads * size.head_dim, "k") if norm else None,
-        dropout=config.dropout("attention_dropout"),
         clip_qkv=config.number("clip_qkv", default=0.0) > 0,
     )
 

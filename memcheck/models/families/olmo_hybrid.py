@@ -7,11 +7,11 @@ from itertools import chain
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
-    grouped_attention,
     head_norm,
     layer_types,
     linear,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     stack,
@@ -28,18 +28,16 @@ NORM = "rmsnorm-fp32-weight"
 def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: olmo_hybrid``: gated delta nets, with attention in every fourth layer."""
     size = read_sizes(config)
-    hidden, bias = size.hidden, config.flag("attention_bias")
+    hidden = size.hidden
     rope_parameters = config.raw("rope_parameters")
     rope_theta = rope_parameters.get("rope_theta") if isinstance(rope_parameters, dict) else config.raw("rope_theta")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         rotary_dim=0 if rope_theta is None else None,
         query_norm=head_norm(NORM, size.heads * size.head_dim, "q"),
         key_norm=head_norm(NORM, size.kv_heads * size.head_dim, "k"),
         rotation=HALF._replace(form="half-fp32"),
-        dropout=config.dropout("attention_dropout"),
     )
     layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % 4 else "full_attention")
     mixer = _delta_net(config, hidden)

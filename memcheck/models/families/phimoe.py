@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.models.decoder import (
     decoder,
-    grouped_attention,
     layer_norm,
     pre_norm_block,
+    read_attention,
     read_sizes,
     routed,
     with_linear_router,
@@ -27,13 +27,10 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, kv_heads="required")
     config.ignore("hidden_dropout")
-    bias = config.flag("attention_bias")
-    attention = grouped_attention(
+    attention = read_attention(
+        config,
         size,
-        qkv_bias=bias,
-        out_bias=bias,
         window=config.window(),
-        dropout=config.dropout("attention_dropout"),
     )
     moe = routed(
         size.hidden,

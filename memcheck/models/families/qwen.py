@@ -7,7 +7,7 @@ from memcheck.models.decoder import (
     decoder,
     gated_mlp,
     grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     pre_norm_block,
     read_sizes,
@@ -43,8 +43,7 @@ def read_molmo2(config: ConfigReader) -> Architecture:
     config.ignore("rope_scaling_layers", "embedding_dropout", "residual_dropout", "use_qk_norm", "attn_implementation")
     config.ignore("layer_norm_eps")
     bias = config.flag("attention_bias", "qkv_bias")
-    query_norm, key_norm = head_norm("rmsnorm", size.head_dim, "q"), head_norm("rmsnorm", size.head_dim, "k")
-    attention = grouped_attention(size, qkv_bias=bias, query_norm=query_norm, key_norm=key_norm)
+    attention = grouped_attention(size, qkv_bias=bias, **head_norms("rmsnorm", size.head_dim))
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
     block = pre_norm_block(size.hidden, attention, mlp)
@@ -59,8 +58,7 @@ def qk_norm_attention(config: ConfigReader, size: StackDimensions) -> Attention:
         size,
         qkv_bias=bias,
         out_bias=bias,
-        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
-        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
+        **head_norms("rmsnorm", size.head_dim),
     )
 
 

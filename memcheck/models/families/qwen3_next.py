@@ -9,11 +9,11 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     linear,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rms_norm,
     routed,
@@ -102,16 +102,13 @@ def _assemble(
 
     ``feed_forwards``: one per layer. ``linear_mixer``: the gated delta net.
     """
-    hidden, bias = size.hidden, config.flag("attention_bias")
-    attention = grouped_attention(
+    hidden = size.hidden
+    attention = read_attention(
+        config,
         size,
         GATED,
-        qkv_bias=bias,
-        out_bias=bias,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.25)),
-        query_norm=head_norm(NORM, size.head_dim, "q"),
-        key_norm=head_norm(NORM, size.head_dim, "k"),
-        dropout=config.dropout("attention_dropout"),
+        **head_norms(NORM, size.head_dim),
     )
     period = config.integer("full_attention_interval", default=4, null=4)
     layer_kinds = layer_types(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
-    grouped_attention,
     layer_types,
     pre_norm_block,
+    read_attention,
     read_sizes,
     rotary_layers,
     stack,
@@ -22,7 +22,6 @@ def read(config: ConfigReader) -> Architecture:
     and keys.
     """
     size = read_sizes(config, kv_heads="required")
-    bias = config.flag("attention_bias")
     window = config.window()
     if not config.flag("use_sliding_window"):
         window = None
@@ -31,7 +30,7 @@ def read(config: ConfigReader) -> Architecture:
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if window and not rotated[i] else "full_attention"
     )
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    attention = read_attention(config, size)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:

@@ -11,7 +11,7 @@ from memcheck.models.decoder import (
     decoder,
     gated_mlp,
     grouped_attention,
-    head_norm,
+    head_norms,
     layer_types,
     linear,
     pre_norm_block,
@@ -102,8 +102,7 @@ def _attention(size: StackDimensions, rotary_dim: int, *, bias: bool) -> Attenti
         qkv_bias=bias,
         out_bias=bias,
         rotary_dim=rotary_dim,
-        query_norm=head_norm(NORM, size.head_dim, "q"),
-        key_norm=head_norm(NORM, size.head_dim, "k"),
+        **head_norms(NORM, size.head_dim),
         gate_matrix="adaptable",
         tensors=linear("self_attn.g_proj", size.heads, size.hidden, "attention", "column"),
     )
