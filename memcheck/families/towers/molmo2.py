@@ -145,8 +145,7 @@ def _attention(config: ConfigReader) -> tuple[int, int]:
     """Read the width and the number of heads of an attention module, whose heads all have their own keys and values."""
     width, heads = config.integer("hidden_size", default=1152), config.integer("num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)
-    if config.integer("num_key_value_heads", default=heads) != heads:
-        config.fail("num_key_value_heads", "fewer heads of keys and values have no memory model here")
+    config.expect("num_key_value_heads", heads, "fewer heads of keys and values have no memory model here")
     if config.integer("head_dim", default=width // heads) * heads != width:
         config.fail("head_dim", f"{heads} heads do not make the width {width}")
     if not config.flag("attention_bias", default=True):

@@ -14,8 +14,7 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config)
     config.ignore("pretraining_tp")
-    if config.flag("mlp_bias"):
-        config.fail("mlp_bias", "mlp_bias of Aria's shared experts is not modelled: no released one has it")
+    config.refuse("mlp_bias", "mlp_bias of Aria's shared experts is not modelled: no released one has it")
     if config.activation() != "silu":
         config.fail("hidden_act", "shared experts of another activation than the routed ones are not modelled")
     attention = read_attention(config, size)

@@ -143,8 +143,7 @@ def read_ernie(config: ConfigReader) -> Architecture:
     that of words.
     """
     kinds = config.integer("task_type_vocab_size", default=3)
-    if config.flag("use_task_id"):
-        config.fail("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
+    config.refuse("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
     return encoder(config, transform_names("ernie", "ernie.pooler.dense", body_pools=True))
 
 
@@ -171,8 +170,7 @@ def encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, d
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     config.ignore("position_embedding_type", "use_cache", "gradient_checkpointing")
     for key in ("is_decoder", "add_cross_attention"):
-        if config.flag(key):
-            config.fail(key, f"{key}: decoders of this family are not modelled", f"remove {key}")
+        config.refuse(key, f"{key}: decoders of this family are not modelled", f"remove {key}")
     attention = bidirectional(size, config.dropout("attention_probs_dropout_prob", default=dropout))
     types = config.integer("type_vocab_size", default=2)
     return assemble(config, size, names, attention, types=types, narrow=narrow, dropout=dropout)

@@ -45,8 +45,7 @@ def read(config: ConfigReader) -> Architecture:
     norm_2 = layer_norm(hidden, "norm_attn_norm.norm_2", bias=False)
     dropout = config.dropout("resid_pdrop")
     block = Block(mixer=attention, mlp=_experts(config, hidden), input_norm=norm_1, mlp_norm=norm_2, dropout=dropout)
-    if config.flag("tie_word_embeddings"):
-        config.fail("tie_word_embeddings", "transformers refuses tie_word_embeddings for DBRX")
+    config.refuse("tie_word_embeddings", "transformers refuses tie_word_embeddings for DBRX")
     return decoder(
         config,
         size,

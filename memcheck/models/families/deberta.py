@@ -35,8 +35,7 @@ def read(config: ConfigReader) -> Architecture:
         ("attention_head_size", size.head_dim),
         ("pooler_hidden_size", hidden),
     ):
-        if config.integer(key, default=required_value) != required_value:
-            config.fail(key, f"{key} other than {required_value} has no memory model", "remove it")
+        config.expect(key, required_value, f"{key} other than {required_value} has no memory model", "remove it")
     config.ignore("conv_act", "conv_groups")
     positions = _relative(config, size)
     tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, hidden), "position")
@@ -72,11 +71,11 @@ def read_1(config: ConfigReader) -> Architecture:
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("legacy", "layer_norm_eps")
-    if config.integer("pooler_hidden_size", default=hidden) != hidden:
-        config.fail("pooler_hidden_size", f"pooler_hidden_size other than {hidden} has no memory model", "remove it")
+    config.expect(
+        "pooler_hidden_size", hidden, f"pooler_hidden_size other than {hidden} has no memory model", "remove it"
+    )
     for key in ("talking_head", "share_att_key"):
-        if config.flag(key):
-            config.fail(key, f"{key}: true has no memory model here", "remove it")
+        config.refuse(key, f"{key}: true has no memory model here", "remove it")
     positions = _relative(config, size)
     tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, hidden), "position")
     biased = config.flag("position_biased_input", default=True)

@@ -53,8 +53,7 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, kv_heads="optional", head_dim=512)
     if config.integer("num_key_value_heads", default=1, null=1) != 1:
         config.fail("num_key_value_heads", "keys are one head, which all queries share", "write 1")
-    if config.flag("mlp_bias"):
-        config.fail("mlp_bias", "memcheck has no model of experts with biases here")
+    config.refuse("mlp_bias", "memcheck has no model of experts with biases here")
     size = size._replace(kv_heads=1)
     hidden, streams = size.hidden, config.integer("hc_mult", default=4)
     rotary_dim = _rotary_dim(config, size)

@@ -32,8 +32,7 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     for key in ("is_decoder", "add_cross_attention", "is_folding_model"):
-        if config.flag(key):
-            config.fail(key, f"{key}: memcheck has a model of the encoder alone", f"remove {key}")
+        config.refuse(key, f"{key}: memcheck has a model of the encoder alone", f"remove {key}")
     config.ignore(*HARMLESS)
     position_type = config.text("position_embedding_type", default="absolute")
     if position_type not in ("absolute", "rotary"):

@@ -26,8 +26,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
     config.ignore("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length")
     config.ignore("pre_allocate_kv_cache", "validate_runner_input")
-    if config.flag("add_cross_attention"):
-        config.fail("add_cross_attention", "cross attention is not modelled", "remove add_cross_attention")
+    config.refuse("add_cross_attention", "cross attention is not modelled", "remove add_cross_attention")
     residual = config.dropout("resid_pdrop", default=0.1)
     attention = grouped_attention(
         size,

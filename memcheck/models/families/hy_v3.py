@@ -35,8 +35,7 @@ def read(config: ConfigReader) -> Architecture:
         **head_norms("rmsnorm", size.head_dim),
     )
     config.ignore("router_scaling_factor")
-    if config.flag("mlp_bias"):
-        config.fail("mlp_bias", "memcheck has no model of this family's networks with biases", "write mlp_bias: false")
+    config.refuse("mlp_bias", "memcheck has no model of this family's networks with biases", "write mlp_bias: false")
     activation = config.activation()
     moe = routed(
         hidden,

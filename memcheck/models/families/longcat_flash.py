@@ -20,8 +20,9 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = latent_dimensions(config, NAMES)
     hidden = size.hidden
-    if config.integer("num_hidden_layers", default=2 * size.layers) != 2 * size.layers:
-        config.fail("num_hidden_layers", "num_hidden_layers counts attentions, two for each of num_layers")
+    config.expect(
+        "num_hidden_layers", 2 * size.layers, "num_hidden_layers counts attentions, two for each of num_layers"
+    )
     config.ignore("routed_scaling_factor", "output_router_logits", "mla_scale_q_lora", "mla_scale_kv_lora")
     config.ignore("attention_method", "zero_expert_type", "norm_topk_prob", "router_dtype", "topk_method")
     attention = ScaledLatentAttention(*latent_attention(config, size))
@@ -65,8 +66,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
     handed = config.integer("zero_expert_num", default=256, null=0, minimum=0)
     width = config.integer("expert_ffn_hidden_size", "moe_intermediate_size")
     dense = config.integer("ffn_hidden_size", "intermediate_size")
-    if config.flag("router_bias"):
-        config.fail("router_bias", "the class's forward reads no bias of the router", "write false")
+    config.refuse("router_bias", "the class's forward reads no bias of the router", "write false")
     tensors = (
         ParameterTensor("mlp.experts.gate_up_proj", (experts + handed, 2 * width, hidden), "experts", shard="column"),
         ParameterTensor("mlp.experts.down_proj", (experts, hidden, width), "experts", shard="row"),

@@ -227,8 +227,7 @@ def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
     )
     config.ignore("num_query_groups", "group_query_attention", "kv_channels", "rotary_percent", "qk_layernorm")
     config.ignore("add_qkv_bias")
-    if config.flag("attention_output_gate"):
-        config.fail("attention_output_gate", "Megatron-core's latent attention has no output gate", "remove it")
+    config.refuse("attention_output_gate", "Megatron-core's latent attention has no output gate", "remove it")
     dropout = config.dropout("attention_dropout", default=DROPOUT)
     return LatentAttention(
         heads=heads,

@@ -78,8 +78,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     config.ignore("cls_token_id", "deterministic_flash_attn", "global_rope_theta", "initializer_cutoff_factor")
     config.ignore("local_rope_theta", "reference_compile", "repad_logits_with_grad", "sparse_pred_ignore_index")
     config.ignore("position_embedding_type")
-    if config.flag("sparse_prediction"):
-        config.fail("sparse_prediction", "logits of masked words alone have no memory model", "remove it")
+    config.refuse("sparse_prediction", "logits of masked words alone have no memory model", "remove it")
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if i % period else "full_attention"
     )

@@ -22,8 +22,7 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
-    if config.integer("expansion_ratio", default=4) != 4:
-        config.fail("expansion_ratio", "expansion_ratio other than 4 is not read by transformers")
+    config.expect("expansion_ratio", 4, "expansion_ratio other than 4 is not read by transformers")
     config.ignore(
         "emb_pdrop",
         "embedding_fraction",
@@ -47,8 +46,7 @@ def read(config: ConfigReader) -> Architecture:
         "qk_ln",
         "softmax_scale",
     )
-    if inner.flag("qk_ln"):
-        inner.fail("qk_ln", "norms on queries and keys are not built by transformers")
+    inner.refuse("qk_ln", "norms on queries and keys are not built by transformers")
     dropout = inner.dropout("attn_pdrop")
     attention = grouped_attention(
         size,

@@ -17,8 +17,7 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config)
     config.ignore("embd_pdrop", "full_attn_mod", "interpolate_factor")
-    if config.flag("attention_bias"):
-        config.fail("attention_bias", "the model has no attention biases", "remove attention_bias")
+    config.refuse("attention_bias", "the model has no attention biases", "remove attention_bias")
     attention = grouped_attention(
         size,
         PROJECTIONS,

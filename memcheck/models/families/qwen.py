@@ -38,8 +38,7 @@ def read_molmo2(config: ConfigReader) -> Architecture:
     size = read_sizes(config, kv_heads="required", head_dim=128)
     if config.text("qk_norm_type", default="qwen3") != "qwen3":
         config.fail("qk_norm_type", "only norms of each head have a memory model: qwen3")
-    if config.flag("norm_after"):
-        config.fail("norm_after", "memcheck has no memory model of norms after attention and MLP")
+    config.refuse("norm_after", "memcheck has no memory model of norms after attention and MLP")
     config.ignore("rope_scaling_layers", "embedding_dropout", "residual_dropout", "use_qk_norm", "attn_implementation")
     config.ignore("layer_norm_eps")
     bias = config.flag("attention_bias", "qkv_bias")

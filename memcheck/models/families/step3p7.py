@@ -56,8 +56,7 @@ def read(config: ConfigReader) -> Architecture:
         for kind in sorted(set(attention_types))
     }
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
-    if config.flag("mlp_bias"):
-        config.fail("mlp_bias", "biases of the clamped networks have no memory model", "write false")
+    config.refuse("mlp_bias", "biases of the clamped networks have no memory model", "write false")
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), "silu")._replace(clamp="acted")
     moe = _experts(config, hidden)
 

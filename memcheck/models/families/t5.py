@@ -62,8 +62,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
         positions=0,
     )
     config.ignore("relative_attention_max_distance", "n_positions", "output_past", "is_decoder", "eos_token_id")
-    if config.flag("is_decoder"):
-        config.fail("is_decoder", "decoders of this family alone are not modelled", "remove is_decoder")
+    config.refuse("is_decoder", "decoders of this family alone are not modelled", "remove is_decoder")
     config.dropout("classifier_dropout")
     dropout = config.dropout("dropout_rate", default=0.1)
     stack = _T5Layers(config, size, dropout, config.integer("relative_attention_num_buckets", default=32))
