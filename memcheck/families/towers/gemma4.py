@@ -77,8 +77,10 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     )
     layer = idle_layer(_conformer_tensors(width, width // heads, kernel))
     clip_scalars = AUDIO_LINEARS * CLIP_SCALARS * depth if clipped else 0
-    buffers = (Buffers(clip_scalars, 1, fp32=False),)
-    return (OtherTower("audio", ((layer, depth),), tensors, buffers, path="model.audio_tower.", layers="layers"),)
+    tower = OtherTower(
+        part="audio", path="model.audio_tower.", layers="layers", blocks=((layer, depth),), tensors=tensors
+    )
+    return (tower._replace(buffers=(Buffers(clip_scalars, 1, fp32=False),)),)
 
 
 def _subsampling_tensors(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
