@@ -6,9 +6,9 @@ from itertools import groupby
 
 from memcheck.models.decoder import layer_norm, linear, norm_tensors, plain_mlp, read_sizes
 from memcheck.models.encoder import MAX_LAYERS
-from memcheck.models.families.bert import assemble, bidirectional, transform_names
+from memcheck.models.families.bert import assemble, bidirectional, head_matrix, transform_names
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, HeadLayer, Paths, SharedWith, UncheckpointedModel
+from memcheck.models.types import Architecture, Block, HeadLayer, SharedWith, UncheckpointedModel
 
 NAMES = transform_names("albert", "albert.pooler")._replace(
     head="predictions.decoder",
@@ -50,19 +50,12 @@ def read(config: ConfigReader) -> Architecture:
     )
     project = linear("albert.encoder.embedding_hidden_mapping_in", hidden, narrow, "embedding", "none", bias=True)
     tables = tuple(t for t in architecture.extra_tensors if "embeddings_project" not in t.name)
-    head = linear("predictions.dense", narrow, hidden, "head", "none", bias=True)
+    head = head_matrix("predictions.dense", narrow, hidden)
     return UncheckpointedModel(*architecture)._replace(
         blocks=_applications(layer, size.layers, groups, inner),
-        head_layer=HeadLayer(
-            activation=activation, tensors=(*head, *norm_tensors(layer_norm(narrow, "predictions.LayerNorm")))
-        ),
+        head_layer=HeadLayer(activation, (*head, *norm_tensors(layer_norm(narrow, "predictions.LayerNorm")))),
         extra_tensors=(*tables, *project),
-        paths=Paths(
-            layers="albert.encoder.albert_layer_groups",
-            embedding="albert.embeddings.word_embeddings",
-            positions="albert.embeddings.position_embeddings",
-            head="predictions.decoder",
-        ),
+        paths=architecture.paths._replace(layers="albert.encoder.albert_layer_groups"),
     )
 
 

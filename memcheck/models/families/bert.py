@@ -31,6 +31,10 @@ from memcheck.models.types import (
 )
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
 
 
@@ -176,17 +180,22 @@ def encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, d
     return assemble(config, size, names, attention, types=types, narrow=narrow, dropout=dropout)
 
 
-def bidirectional(size: StackDimensions, dropout: float) -> Attention:
-    """Build attention where every position sees every other; its eager softmax is in the dtype of the scores."""
+def bidirectional(
+    size: StackDimensions, dropout: float, projections: Projections = PROJECTIONS, **fields: Any
+) -> Attention:
+    """Build attention where every position sees every other; its eager softmax is in the dtype of the scores.
+
+    ``fields``: further ones of :class:`Attention`. All matrices have biases.
+    """
     return grouped_attention(
         size,
-        PROJECTIONS,
+        projections,
         qkv_bias=True,
         out_bias=True,
-        rotary_dim=0,
         dropout=dropout,
         bidirectional=True,
         eager=EAGER._replace(softmax_fp32=False),
+        **{"rotary_dim": 0, **fields},
     )
 
 
@@ -219,47 +228,91 @@ def assemble(
         residual="post-norm",
         dropout=hidden_dropout,
     )
-    embedding_width, model = narrow or hidden, names.model
-    embeddings = f"{model}.embeddings"
-    tables = [*extra]
+    width, model = narrow or hidden, names.model
+    layers, embeddings = f"{model}.encoder.layer", f"{model}.embeddings"
+    paths = EncoderPaths(layers, embeddings, head=names.head, dense=names.dense, norm=names.norm)
+    tables = list(extra)
     if types:
-        tables.append(
-            ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, embedding_width), "position")
-        )
-    if embedding_width != hidden:
-        tables += linear(f"{model}.embeddings_project", hidden, embedding_width, "embedding", "none", bias=True)
-    return decoder(
+        tables.append(ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, width), "position"))
+    if width != hidden:
+        tables += linear(f"{model}.embeddings_project", hidden, width, "embedding", "none", bias=True)
+    pooling = Pooling(
+        names.pools,
+        head_matrix(names.pooler, hidden, hidden),
+        dropout=config.dropout(names.classifier_dropout, default=hidden_dropout),
+        dropout_before=names.drops_first,
+        also_in=("embedding",) if names.body_pools else (),
+    )
+    return masked_word_model(
+        config,
+        size,
+        block,
+        paths,
+        activation=names.transform or activation,
+        width=width,
+        token_types=types,
+        dropout=hidden_dropout,
+        learned_positions=size.positions,
+        pooling=pooling,
+        extra_tensors=tuple(tables),
+    )
+
+
+class EncoderPaths(Record):
+    """Module paths of an encoder with a head for masked words."""
+
+    layers: str
+    embeddings: str
+    """The module that looks words up and norms them."""
+    head: str
+    dense: str
+    """The layer before the head."""
+    norm: str
+    """The norm after that layer."""
+
+
+def head_matrix(name: str, outputs: int, inputs: int) -> tuple[ParameterTensor, ...]:
+    """List the weight [outputs, inputs] and the bias of a layer in front of a head."""
+    return linear(name, outputs, inputs, "head", "none", bias=True)
+
+
+def masked_word_model(
+    config: ConfigReader,
+    size: StackDimensions,
+    block: Block,
+    paths: EncoderPaths,
+    *,
+    activation: str,
+    width: int,
+    token_types: int,
+    dropout: float,
+    **fields: Any,
+) -> Architecture:
+    """Build an encoder of equal layers, with a head for masked words: a layer, a norm, the embedding's own matrix.
+
+    ``activation``: of that layer. ``width``: elements of the looked-up rows. ``token_types``: rows of the table of
+    token types. ``dropout``: after the embedding. ``fields``: further ones of :class:`Architecture`.
+    """
+    dense = head_matrix(paths.dense, width, size.hidden)
+    embeddings = paths.embeddings
+    architecture = decoder(
         config,
         size,
         ((block, size.layers),),
         tied=True,
         rotary_dim=0,
-        learned_positions=size.positions,
-        embedding_norm=layer_norm(embedding_width, f"{embeddings}.LayerNorm"),
-        embedding_module=EmbeddingModule(apart=True, token_types=types),
-        embedding_dropout=hidden_dropout,
+        embedding_size=width,
+        embedding_norm=layer_norm(width, f"{embeddings}.LayerNorm"),
+        embedding_module=EmbeddingModule(apart=True, token_types=token_types),
+        embedding_dropout=dropout,
         head_bias=True,
-        head_layer=HeadLayer(
-            activation=names.transform or activation,
-            tensors=(
-                *linear(names.dense, embedding_width, hidden, "head", "none", bias=True),
-                *norm_tensors(layer_norm(embedding_width, names.norm)),
-            ),
-        ),
-        embedding_size=embedding_width,
-        pooling=Pooling(
-            names.pools,
-            linear(names.pooler, hidden, hidden, "head", "none", bias=True),
-            dropout=config.dropout(names.classifier_dropout, default=hidden_dropout),
-            dropout_before=names.drops_first,
-            also_in=("embedding",) if names.body_pools else (),
-        ),
+        head_layer=HeadLayer(activation, (*dense, *norm_tensors(layer_norm(width, paths.norm)))),
         logit_casts=LogitCasts(in_model=False, in_loss=False),
-        extra_tensors=tuple(tables),
         paths=Paths(
-            layers=f"{model}.encoder.layer",
+            layers=paths.layers,
             embedding=f"{embeddings}.word_embeddings",
             positions=f"{embeddings}.position_embeddings",
-            head=names.head,
+            head=paths.head,
         ),
-    )._replace(final_norm=None)
+    )
+    return architecture._replace(final_norm=None)._replace(**fields)

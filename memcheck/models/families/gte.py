@@ -6,63 +6,49 @@ from __future__ import annotations
 
 from memcheck.models.decoder import (
     Projections,
-    decoder,
+    gated_mlp,
     grouped_attention,
     layer_norm,
     linear,
-    norm_tensors,
     plain_mlp,
     read_sizes,
 )
+from memcheck.models.families.bert import EncoderPaths, head_matrix, masked_word_model
 from memcheck.models.module_types import EAGER, DownBiasMlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,
     Block,
-    EmbeddingModule,
-    HeadLayer,
     LayerVariables,
-    LogitCasts,
     Mlp,
     ParameterTensor,
-    Paths,
     Pooling,
 )
+
+GTE = EncoderPaths("gte.layers", "gte.embeddings", "lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
+NOMIC = EncoderPaths(
+    layers="nomic_bert.layers",
+    embeddings="nomic_bert.embeddings",
+    head="cls.predictions",
+    dense="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.layer_norm",
+)
+JINA = EncoderPaths("roberta.layers", "roberta.embeddings", "lm_head", dense="lm_head.dense", norm="lm_head.layer_norm")
 
 
 def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: gte``: with a head for masked words."""
     hidden_dropout = config.dropout("hidden_dropout_prob", default=0.1)
-    architecture = _encoder(config, "gte", hidden_dropout, config.activation(default="gelu"), biases=True)
-    hidden = architecture.hidden_size
-    norm = layer_norm(hidden, "lm_head.layer_norm")
-    return architecture._replace(
-        head_layer=HeadLayer(
-            activation="gelu",
-            tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
-        ),
-        paths=architecture.paths._replace(head="lm_head.decoder"),
-    )
+    return _encoder(config, GTE, hidden_dropout, (config.activation(default="gelu"), "gelu"), biases=True)
 
 
 def read_nomic(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: nomic_bert``: GTE's layers without biases, and BERT's head and pooler."""
     hidden_dropout, activation = config.dropout("hidden_dropout_prob"), config.activation()
-    architecture = _encoder(config, "nomic_bert", hidden_dropout, activation, biases=False)
-    hidden, transform = architecture.hidden_size, "cls.predictions.transform"
-    norm = layer_norm(hidden, f"{transform}.layer_norm")
-    return architecture._replace(
-        head_layer=HeadLayer(
-            activation=activation,
-            tensors=(*linear(f"{transform}.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
-        ),
-        pooling=Pooling(
-            "tanh",
-            linear("nomic_bert.pooler.dense", hidden, hidden, "head", "none", bias=True),
-            dropout=config.dropout("classifier_dropout", default=hidden_dropout),
-        ),
-        paths=architecture.paths._replace(head="cls.predictions"),
-    )
+    architecture = _encoder(config, NOMIC, hidden_dropout, (activation, activation), biases=False)
+    pooler = head_matrix("nomic_bert.pooler.dense", architecture.hidden_size, architecture.hidden_size)
+    dropout = config.dropout("classifier_dropout", default=hidden_dropout)
+    return architecture._replace(pooling=Pooling("tanh", pooler, dropout=dropout))
 
 
 def read_jina(config: ConfigReader) -> Architecture:
@@ -70,34 +56,31 @@ def read_jina(config: ConfigReader) -> Architecture:
     pooler.
     """
     hidden_dropout, activation = config.dropout("hidden_dropout_prob", default=0.1), config.activation(default="gelu")
-    architecture = _encoder(config, "roberta", hidden_dropout, activation, biases=True, dropout=0.1)
+    architecture = _encoder(config, JINA, hidden_dropout, (activation, "gelu"), biases=True, dropout=0.1)
     hidden = architecture.hidden_size
-    plain = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
-    norm = layer_norm(hidden, "lm_head.layer_norm")
+    mlp = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
+    dropout = config.dropout("classifier_dropout", default=hidden_dropout)
+    pooler = head_matrix("classifier.dense", hidden, hidden)
     return architecture._replace(
-        blocks=tuple((block._replace(mlp=plain), count) for block, count in architecture.blocks),
-        head_layer=HeadLayer(
-            activation="gelu",
-            tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
-        ),
-        pooling=Pooling(
-            "tanh",
-            linear("classifier.dense", hidden, hidden, "head", "none", bias=True),
-            dropout=config.dropout("classifier_dropout", default=hidden_dropout),
-            dropout_before=True,
-        ),
-        paths=architecture.paths._replace(head="lm_head"),
+        blocks=tuple((block._replace(mlp=mlp), count) for block, count in architecture.blocks),
+        pooling=Pooling("tanh", pooler, dropout=dropout, dropout_before=True),
     )
 
 
 def _encoder(
-    config: ConfigReader, model: str, hidden_dropout: float, activation: str, *, biases: bool, dropout: float = 0.0
+    config: ConfigReader,
+    paths: EncoderPaths,
+    hidden_dropout: float,
+    activations: tuple[str, str],
+    *,
+    biases: bool,
+    dropout: float = 0.0,
 ) -> Architecture:
-    """Build an encoder with rotary attention and norms after the residual sums; the caller adds the head.
+    """Build an encoder with rotary attention, norms after the residual sums, and a head for masked words.
 
-    ``model``: name of the module that has embeddings and layers. ``hidden_dropout``: dropout of the residual stream.
-    ``activation``: of the gated MLP. ``biases``: the layers' matrices have biases (GTE), or none (Nomic). ``dropout``:
-    the class's default of attention.
+    ``hidden_dropout``: dropout of the residual stream. ``activations``: of the layers' networks, and of the layer
+    before the head. ``biases``: the layers' matrices have biases (GTE), or none (Nomic). ``dropout``: the class's
+    default of attention.
     """
     size = read_sizes(config, kv_heads="none")
     hidden = size.hidden
@@ -111,41 +94,32 @@ def _encoder(
         bidirectional=True,
         eager=EAGER._replace(softmax_fp32=False),
     )
-    width = config.integer("intermediate_size")
-    mlp_type = DownBiasMlp if biases else Mlp  # only the last matrix has a bias
-    mlp = mlp_type(
-        width=width,
-        gated=True,
-        activation=activation,
-        bias=False,
-        tensors=(
-            *linear("mlp.gate_proj", width, hidden, "mlp", "column"),
-            *linear("mlp.up_proj", width, hidden, "mlp", "column"),
-            *linear("mlp.down_proj", hidden, width, "mlp", "row", bias=biases),
-        ),
-        inner_dropout=hidden_dropout if biases else 0.0,
-    )
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), activations[0])
     block = Block(
         mixer=attention,
-        mlp=mlp,
+        mlp=_with_bias_and_dropout(mlp, hidden, hidden_dropout) if biases else mlp,
         input_norm=layer_norm(hidden, "post_attention_layernorm"),
         mlp_norm=layer_norm(hidden, "post_mlp_layernorm"),
         residual="post-norm",
         variables=LayerVariables(norm=False, output=True, mlp_input=False),
         dropout=hidden_dropout,
     )
-    embeddings = f"{model}.embeddings"
-    type_table = ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (token_types, hidden), "position")
-    return decoder(
+    type_table = ParameterTensor(f"{paths.embeddings}.token_type_embeddings.weight", (token_types, hidden), "position")
+    return masked_word_model(
         config,
         size,
-        ((block, size.layers),),
-        tied=True,
-        embedding_norm=layer_norm(hidden, f"{embeddings}.LayerNorm"),
-        embedding_module=EmbeddingModule(apart=True, token_types=token_types),
-        embedding_dropout=hidden_dropout,
-        head_bias=True,
-        logit_casts=LogitCasts(in_model=False, in_loss=False),
+        block,
+        paths,
+        activation=activations[1],
+        width=hidden,
+        token_types=token_types,
+        dropout=hidden_dropout,
+        rotary_dim=size.head_dim,
         extra_tensors=(type_table,) if token_types else (),
-        paths=Paths(layers=f"{model}.layers", embedding=f"{embeddings}.word_embeddings", positions="", head="lm_head"),
-    )._replace(final_norm=None)
+    )
+
+
+def _with_bias_and_dropout(mlp: Mlp, hidden: int, dropout: float) -> Mlp:
+    """Return GTE's network: the last matrix alone has a bias, and a dropout precedes it."""
+    down = linear("mlp.down_proj", hidden, mlp.width, "mlp", "row", bias=True)
+    return DownBiasMlp(*mlp)._replace(tensors=(*mlp.tensors[:-1], *down), inner_dropout=dropout)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     Projections,
     decoder,
-    grouped_attention,
     layer_norm,
     layer_types,
     linear,
     norm_tensors,
+    read_attention,
     read_sizes,
     stack,
 )
@@ -82,29 +82,10 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if i % period else "full_attention"
     )
-    bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     norm_bias = config.flag("norm_bias")
-    attention = grouped_attention(
-        size,
-        projections,
-        qkv_bias=bias,
-        out_bias=bias,
-        rotation=HALF._replace(form="half-wide"),
-        dropout=dropout,
-        bidirectional=True,
-    )
-    width, mlp_bias = config.integer("intermediate_size"), config.flag("mlp_bias")
-    activation = config.activation("hidden_activation", default="gelu")
-    mlp = Mlp(
-        width=width,
-        gated=True,
-        activation=activation,
-        bias=mlp_bias,
-        fused_gate_up=True,
-        inner_dropout=config.dropout("mlp_dropout"),
-        tensors=linear("mlp.Wi", 2 * width, hidden, "mlp", "column", bias=mlp_bias)
-        + linear("mlp.Wo", hidden, width, "mlp", "row", bias=mlp_bias),
-    )
+    rotation = HALF._replace(form="half-wide")
+    attention = read_attention(config, size, projections, rotation=rotation, bidirectional=True)
+    mlp = _mlp(config, hidden)
 
     def build_layer(kind: LayerKind) -> Block:
         """Build one layer; the model's first has no norm before its attention."""
@@ -117,10 +98,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         )
 
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(attention_types))
-    dense_bias = config.flag("classifier_bias")
-    norm = layer_norm(hidden, f"{head}.norm", bias=norm_bias)
-    head_activation = config.activation("classifier_activation", default="gelu")
-    head_tensors = (*linear(f"{head}.dense", hidden, hidden, "head", "none", bias=dense_bias), *norm_tensors(norm))
+    head_layer = _head_layer(config, hidden, head, norm_bias=norm_bias)
     return decoder(
         config,
         size,
@@ -132,13 +110,37 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         embedding_module=EmbeddingModule(apart=True, token_types=0),
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
-        head_layer=HeadLayer(activation=head_activation, tensors=head_tensors),
+        head_layer=head_layer,
         pooling=NormedPooling(
-            head_activation,
-            head_tensors,
+            head_layer.activation,
+            head_layer.tensors,
             dropout=config.dropout("classifier_dropout"),
             rows="mean" if config.text("classifier_pooling", default="cls") == "mean" else "first",
             also_in=("token-classification",),
         ),
         paths=Paths(layers="model.layers", embedding="model.embeddings.tok_embeddings", head="decoder", positions=""),
     )
+
+
+def _mlp(config: ConfigReader, hidden: int) -> Mlp:
+    """Build ModernBertMLP: one matrix for gate and up, and a dropout before the last matrix."""
+    width, bias = config.integer("intermediate_size"), config.flag("mlp_bias")
+    tensors = linear("mlp.Wi", 2 * width, hidden, "mlp", "column", bias=bias)
+    return Mlp(
+        width=width,
+        gated=True,
+        activation=config.activation("hidden_activation", default="gelu"),
+        bias=bias,
+        fused_gate_up=True,
+        inner_dropout=config.dropout("mlp_dropout"),
+        tensors=tensors + linear("mlp.Wo", hidden, width, "mlp", "row", bias=bias),
+    )
+
+
+def _head_layer(config: ConfigReader, hidden: int, module: str, *, norm_bias: bool) -> HeadLayer:
+    """Build ModernBertPredictionHead, the layer and norm before the head. ``norm_bias``: norms have biases."""
+    bias = config.flag("classifier_bias")
+    activation = config.activation("classifier_activation", default="gelu")
+    norm = layer_norm(hidden, f"{module}.norm", bias=norm_bias)
+    dense = linear(f"{module}.dense", hidden, hidden, "head", "none", bias=bias)
+    return HeadLayer(activation, (*dense, *norm_tensors(norm)))
