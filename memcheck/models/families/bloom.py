@@ -13,6 +13,10 @@ NAMES = Names(
     heads=("n_head", "num_attention_heads"),
     positions=("seq_length",),
 )
+IRRELEVANT_KEYS = (
+    "slow_but_exact", "pretraining_tp", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion",
+    "offset_alibi", "skip_bias_add", "skip_bias_add_qkv", "unk_token_id",
+)  # fmt: skip
 PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 
 
@@ -22,17 +26,7 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
-    config.ignore(
-        "slow_but_exact",
-        "pretraining_tp",
-        "attention_softmax_in_fp32",
-        "bias_dropout_fusion",
-        "masked_softmax_fusion",
-        "offset_alibi",
-        "skip_bias_add",
-        "skip_bias_add_qkv",
-        "unk_token_id",
-    )
+    config.ignore(*IRRELEVANT_KEYS)
     dropout = config.dropout("hidden_dropout")
     attention = grouped_attention(
         size,
@@ -46,10 +40,9 @@ def read(config: ConfigReader) -> Architecture:
         eager=EAGER._replace(returned=True),
         dropout=config.dropout("attention_dropout"),
     )
-    attention = BloomAttention(*attention)
     mlp = plain_mlp(hidden, 4 * hidden, "bloom-gelu", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
     block = Block(
-        mixer=attention,
+        mixer=BloomAttention(*attention),
         mlp=mlp,
         input_norm=layer_norm(hidden, "input_layernorm"),
         mlp_norm=layer_norm(hidden, "post_attention_layernorm"),

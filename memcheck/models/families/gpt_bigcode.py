@@ -5,14 +5,13 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     GPT2_NAMES,
     Projections,
-    decoder,
     grouped_attention,
-    layer_norm,
     plain_mlp,
     read_sizes,
 )
+from memcheck.models.families.gpt2 import SUMMARY, gpt2_block, gpt2_model
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, GptBigCodeModel, LayerVariables, Paths
+from memcheck.models.types import Architecture, GptBigCodeModel
 
 FUSED = Projections(("c_attn",), "c_proj", "attn")
 
@@ -22,8 +21,7 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden, multi_query = size.hidden, config.flag("multi_query", default=True)
     size = size._replace(kv_heads=1 if multi_query else size.heads)
-    config.ignore("num_key_value_heads", "scale_attn_weights", "attention_softmax_in_fp32", "summary_type")
-    config.ignore("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
+    config.ignore("num_key_value_heads", "scale_attn_weights", "attention_softmax_in_fp32", *SUMMARY)
     config.ignore("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length")
     config.ignore("pre_allocate_kv_cache", "validate_runner_input")
     config.refuse("add_cross_attention", "cross attention is not modelled", "remove add_cross_attention")
@@ -40,24 +38,5 @@ def read(config: ConfigReader) -> Architecture:
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden
     activation = config.activation("activation_function", default="gelu_pytorch_tanh")
     mlp = plain_mlp(hidden, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True)
-    block = Block(
-        mixer=attention,
-        mlp=mlp,
-        input_norm=layer_norm(hidden, "ln_1"),
-        mlp_norm=layer_norm(hidden, "ln_2"),
-        dropout=residual,
-        variables=LayerVariables(norm=False, output=True, mlp_input=True),
-        dropout_place="inner",
-    )
-    architecture = decoder(
-        config,
-        size,
-        ((block, size.layers),),
-        tied=True,
-        final_norm=layer_norm(hidden, "transformer.ln_f"),
-        rotary_dim=0,
-        learned_positions=size.positions,
-        embedding_dropout=config.dropout("embd_pdrop", default=0.1),
-        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe", head="lm_head"),
-    )
-    return GptBigCodeModel(*architecture)
+    block = gpt2_block(hidden, attention, mlp, residual)
+    return GptBigCodeModel(*gpt2_model(config, size, block, config.dropout("embd_pdrop", default=0.1)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import Names, Projections, decoder, grouped_attention, layer_norm, plain_mlp, read_sizes
+from memcheck.models.decoder import Names, Projections, grouped_attention, plain_mlp, read_sizes
+from memcheck.models.families.gpt2 import SUMMARY, gpt2_block, gpt2_model
 from memcheck.models.module_types import EAGER, KERNELS, HeldMask
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LayerVariables, Paths
+from memcheck.models.types import Architecture
 
 PROJECTIONS = Projections(output="out_proj", module="attn.attention")
 NAMES = Names(
@@ -17,14 +18,13 @@ NAMES = Names(
 def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: gpt_neo``.
 
-    Global and local layers take the same memory: local ones hold another mask of the same size. What the flags say is
-    at the fields of :class:`FusedKernels`, :class:`EagerScores` and :class:`LayerVariables`.
+    Global and local layers take the same memory: local ones hold another mask of the same size. The layer
+    is GPT-2's.
     """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("attention_types", "attention_layers", "window_size", "classifier_dropout", "gradient_checkpointing")
-    config.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
-    config.ignore("summary_use_proj")
+    config.ignore(*SUMMARY)
     attention = grouped_attention(
         size,
         PROJECTIONS,
@@ -37,23 +37,6 @@ def read(config: ConfigReader) -> Architecture:
     )
     width = config.optional_integer("intermediate_size") or 4 * hidden
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
-    block = Block(
-        mixer=attention,
-        mlp=plain_mlp(hidden, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True),
-        input_norm=layer_norm(hidden, "ln_1"),
-        mlp_norm=layer_norm(hidden, "ln_2"),
-        dropout=config.dropout("resid_dropout"),
-        variables=LayerVariables(norm=False, output=True, mlp_input=True),  # of GPTNeoBlock.forward, as in GPT-2
-        dropout_place="inner",
-    )
-    return decoder(
-        config,
-        size,
-        ((block, size.layers),),
-        tied=True,
-        final_norm=layer_norm(hidden, "transformer.ln_f"),
-        rotary_dim=0,
-        learned_positions=size.positions,
-        embedding_dropout=config.dropout("embed_dropout"),
-        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe", head="lm_head"),
-    )
+    mlp = plain_mlp(hidden, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True)
+    block = gpt2_block(hidden, attention, mlp, config.dropout("resid_dropout"))
+    return gpt2_model(config, size, block, config.dropout("embed_dropout"))

@@ -11,6 +11,7 @@ from memcheck.models.decoder import (
     plain_mlp,
     read_sizes,
 )
+from memcheck.models.families.gpt2 import SUMMARY
 from memcheck.models.module_types import EAGER, HALF, KERNELS, PositionTable
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Paths
@@ -24,8 +25,7 @@ def read(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
-    config.ignore("scale_attn_weights", "gradient_checkpointing", "rotary", "summary_type", "summary_use_proj")
-    config.ignore("summary_activation", "summary_proj_to_labels", "summary_first_dropout")
+    config.ignore("scale_attn_weights", "gradient_checkpointing", "rotary", *SUMMARY)
     attention = grouped_attention(
         size,
         PROJECTIONS,

@@ -13,6 +13,13 @@ NAMES = Names(
     heads=("n_heads", "num_attention_heads"),
     positions=("max_seq_len",),
 )
+IRRELEVANT_KEYS = (
+    "emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "logit_scale", "no_bias",
+    "norm_type", "resid_pdrop", "verbose",
+)  # fmt: skip
+IRRELEVANT_ATTENTION_KEYS = (
+    "alibi", "alibi_bias_max", "attn_impl", "attn_type", "attn_uses_sequence_id", "prefix_lm", "qk_ln", "softmax_scale",
+)  # fmt: skip
 PROJECTIONS = Projections(("Wqkv",), "out_proj", "attn")
 
 
@@ -23,29 +30,9 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.expect("expansion_ratio", 4, "expansion_ratio other than 4 is not read by transformers")
-    config.ignore(
-        "emb_pdrop",
-        "embedding_fraction",
-        "init_config",
-        "init_device",
-        "learned_pos_emb",
-        "logit_scale",
-        "no_bias",
-        "norm_type",
-        "resid_pdrop",
-        "verbose",
-    )
+    config.ignore(*IRRELEVANT_KEYS)
     inner = config.section("attn_config")
-    inner.ignore(
-        "alibi",
-        "alibi_bias_max",
-        "attn_impl",
-        "attn_type",
-        "attn_uses_sequence_id",
-        "prefix_lm",
-        "qk_ln",
-        "softmax_scale",
-    )
+    inner.ignore(*IRRELEVANT_ATTENTION_KEYS)
     inner.refuse("qk_ln", "norms on queries and keys are not built by transformers")
     dropout = inner.dropout("attn_pdrop")
     attention = grouped_attention(
@@ -58,15 +45,15 @@ def read(config: ConfigReader) -> Architecture:
         dropout=dropout,
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
     )
-    attention = MptAttention(*attention)
     mlp = plain_mlp(hidden, 4 * hidden, "gelu", "ffn.up_proj", "ffn.down_proj")
     block = Block(
-        mixer=attention,
+        mixer=MptAttention(*attention),
         mlp=mlp,
         input_norm=layer_norm(hidden, "norm_1", bias=False),
         mlp_norm=layer_norm(hidden, "norm_2", bias=False),
         dropout=dropout,
-    )._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True))
+        variables=LayerVariables(norm=False, output=True, mlp_input=True),
+    )
     return decoder(
         config,
         size,

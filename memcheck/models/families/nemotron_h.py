@@ -24,6 +24,14 @@ PROJECTIONS = Projections(module="mixer")
 LETTERS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 KINDS = {"linear_attention": "mamba", "full_attention": "attention", **{v: v for v in LETTERS.values()}}
 
+IRRELEVANT_KEYS = (
+    "chunk_size", "expand", "mamba_chunk_size", "mamba_expand", "mamba_ssm_cache_dtype",
+    "mtp_hybrid_override_pattern", "mtp_layers_block_type", "num_nextn_predict_layers", "rescale_prenorm_residual",
+    "residual_in_fp32", "sliding_window", "time_step_floor", "time_step_limit", "time_step_max", "time_step_min",
+    "use_mamba_kernels", "hidden_dropout", "mamba_dt_init_floor", "mamba_dt_limit", "mamba_dt_max", "mamba_dt_min",
+    "time_step_rank",
+)  # fmt: skip
+
 
 def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: nemotron_h``.
@@ -31,46 +39,14 @@ def read(config: ConfigReader) -> Architecture:
     Each layer is one of Mamba-2, attention, MLP or experts, with one norm before it.
     """
     layers = _layers(config)
-    if "num_hidden_layers" in config.config and config.integer("num_hidden_layers") != len(layers):
-        config.fail("num_hidden_layers", f"num_hidden_layers contradicts the pattern of {len(layers)} layers")
     size = read_sizes(config, Names(), kv_heads="required", head_dim=128, layers=len(layers))
-    config.ignore(
-        "chunk_size",
-        "expand",
-        "mamba_chunk_size",
-        "mamba_expand",
-        "mamba_ssm_cache_dtype",
-        "mtp_hybrid_override_pattern",
-        "mtp_layers_block_type",
-        "num_nextn_predict_layers",
-        "rescale_prenorm_residual",
-        "residual_in_fp32",
-        "sliding_window",
-        "time_step_floor",
-        "time_step_limit",
-        "time_step_max",
-        "time_step_min",
-        "use_mamba_kernels",
-        "hidden_dropout",
-        "mamba_dt_init_floor",
-        "mamba_dt_limit",
-        "mamba_dt_max",
-        "mamba_dt_min",
-        "time_step_rank",
-    )
+    config.ignore(*IRRELEVANT_KEYS)
     activation = config.activation("mlp_hidden_act", default="relu2")
     width = config.integer("intermediate_size") if "mlp" in layers else config.raw("intermediate_size")
     bias = config.flag("mlp_bias")
     mamba = _mamba(config, size.hidden)
-    attention = grouped_attention(
-        size,
-        PROJECTIONS,
-        rotary_dim=0,
-        dropout=config.dropout("attention_dropout"),
-        qkv_bias=config.flag("attention_bias"),
-    )
-    if attention.qkv_bias:
-        config.fail("attention_bias", "the model has no attention biases", "remove attention_bias")
+    config.refuse("attention_bias", "the model has no attention biases", "remove attention_bias")
+    attention = grouped_attention(size, PROJECTIONS, rotary_dim=0, dropout=config.dropout("attention_dropout"))
     moe = _moe(config, size.hidden, activation, bias=bias) if "moe" in layers else None
     if moe is None:
         config.ignore(*MOE_KEYS)
@@ -115,7 +91,15 @@ MOE_KEYS = (
 
 
 def _layers(config: ConfigReader) -> list[str]:
-    """Return each layer's kind: from a list of names, or from the older pattern of letters."""
+    """Return each layer's kind, which ``num_hidden_layers`` must agree with."""
+    layers = _stated_layers(config)
+    if "num_hidden_layers" in config.config and config.integer("num_hidden_layers") != len(layers):
+        config.fail("num_hidden_layers", f"num_hidden_layers contradicts the pattern of {len(layers)} layers")
+    return layers
+
+
+def _stated_layers(config: ConfigReader) -> list[str]:
+    """Read each layer's kind from a list of names, or from the older pattern of letters."""
     stated = config.texts("layers_block_type", "layer_types")
     pattern = config.text("hybrid_override_pattern", default="")
     if stated is None:
