@@ -18,7 +18,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.module_types import CHOSEN, SharedExperts
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Fp32Params
+from memcheck.models.types import Architecture, Block, Fp32Params, Moe
 
 NORM = "rmsnorm-fp32-weight"
 
@@ -42,24 +42,8 @@ def read(config: ConfigReader) -> Architecture:
         gate_matrix="adaptable",
         tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),
     )
-    width, activation = config.integer("moe_intermediate_size"), config.activation()
-    experts = config.integer("num_experts")
-    config.ignore("route_scale")
-    moe = routed(
-        hidden,
-        (experts, config.integer("num_experts_per_tok")),
-        width,
-        activation,
-        SharedExperts(config.integer("num_shared_experts", minimum=0) * width, gate=False, first=True),
-        names=("router.gate", "shared_experts"),
-        router="sigmoid",
-        routing=CHOSEN._replace(scores_fp32=True),
-    )
-    router, experts_up, experts_down, *shared_experts = moe.tensors
-    # the class makes the shared experts first
-    moe = moe._replace(tensors=(router, *shared_experts, experts_up, experts_down))
-    moe = with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))
-    mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
+    moe = _experts(config, hidden)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     dense_layers = config.integer("num_dense_layers", default=1, minimum=0)
 
     def build_layer(kind: tuple[str, bool]) -> Block:
@@ -75,7 +59,6 @@ def read(config: ConfigReader) -> Architecture:
             mlp_output_norm=rms_norm(hidden, "post_mlp_layernorm", NORM),
         )
 
-    mup_embedding = config.flag("mup_enabled")
     return decoder(
         config,
         size,
@@ -83,6 +66,27 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         mask_windows=(None, window),
-        embedding_scale="model" if mup_embedding else "",
+        embedding_scale="model" if config.flag("mup_enabled") else "",
         fp32_params=Fp32Params(always=(), of_fp16=("norm", "expert_bias")),
     )
+
+
+def _experts(config: ConfigReader, hidden: int) -> Moe:
+    """Build routed experts with a linear router and a correction bias, and shared experts, which the class makes
+    first.
+    """
+    width, experts = config.integer("moe_intermediate_size"), config.integer("num_experts")
+    config.ignore("route_scale")
+    moe = routed(
+        hidden,
+        (experts, config.integer("num_experts_per_tok")),
+        width,
+        config.activation(),
+        SharedExperts(config.integer("num_shared_experts", minimum=0) * width, gate=False, first=True),
+        names=("router.gate", "shared_experts"),
+        router="sigmoid",
+        routing=CHOSEN._replace(scores_fp32=True),
+    )
+    router, experts_up, experts_down, *shared_experts = moe.tensors
+    moe = moe._replace(tensors=(router, *shared_experts, experts_up, experts_down))
+    return with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))

@@ -28,6 +28,10 @@ RATIOS = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
 HASH_MOE, HASH_LAYERS = "hash_moe", 3
 DEFAULT_ROTARY_DIVISOR = 8
 """Heads' elements to a rotated one, by default."""
+IRRELEVANT_KEYS = (
+    "expert_dtype", "hc_eps", "index_topk", "n_shared_experts", "norm_topk_prob", "topk_method", "rope_theta",
+    "compress_rope_theta", "attention_bias", "swiglu_limit", "routed_scaling_factor", "router_jitter_noise",
+)  # fmt: skip
 NOTE = "the indexers get no gradient: transformers makes a mask of every token and key of their choice"
 FP32_PARAMS = ("_hc.", "hc_head", "sinks", "position_bias", "norm")
 """``_keep_in_fp32_modules_strict`` of the class."""
@@ -47,9 +51,7 @@ def read(config: ConfigReader) -> Architecture:
 
     Each layer attends to a sliding window, and to keys that are compressed from 4 or 128 tokens each.
     """
-    config.ignore("expert_dtype", "hc_eps", "index_topk", "n_shared_experts", "norm_topk_prob", "topk_method")
-    config.ignore("rope_theta", "compress_rope_theta", "attention_bias", "swiglu_limit", "routed_scaling_factor")
-    config.ignore("router_jitter_noise")
+    config.ignore(*IRRELEVANT_KEYS)
     size = read_sizes(config, kv_heads="optional", head_dim=512)
     if config.integer("num_key_value_heads", default=1, null=1) != 1:
         config.fail("num_key_value_heads", "keys are one head, which all queries share", "write 1")
@@ -58,10 +60,8 @@ def read(config: ConfigReader) -> Architecture:
     hidden, streams = size.hidden, config.integer("hc_mult", default=4)
     rotary_dim = _rotary_dim(config, size)
     sinkhorn_iterations = config.integer("hc_sinkhorn_iters", default=20)
-    window, compression_rates = config.integer("sliding_window", default=128), _compression_rates(config)
     attention_types = _layer_types(config, size.layers)
-    dropout = config.dropout("attention_dropout")
-    compressed = _compressed(config)
+    attention_of_type = _attentions(config, size, rotary_dim)
     moe = _experts(config, hidden)
     connection_tensors = (
         *_hyper_connection_tensors("attn_hc", hidden, streams),
@@ -71,30 +71,9 @@ def read(config: ConfigReader) -> Architecture:
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether its experts are chosen by a hash of the token."""
         attention_type, is_hashed = kind
-        tokens_per_key = compression_rates.get(attention_type, 0)
-        compressor = compressed._replace(rate=tokens_per_key)
-        if attention_type != SPARSE:
-            compressor = compressor._replace(index_heads=0, index_dim=0)
-        attention = Attention(
-            size.heads,
-            kv_heads=1,
-            head_dim=size.head_dim,
-            rotary_dim=rotary_dim,
-            window=window,
-            sinks="logit",
-            kernels=KERNELS._replace(sdpa=False, flash=False),
-            dropout=dropout,
-            tensors=_attention_tensors(size, compressor),
-            extension=compressor,
-            qkv_bias=False,
-            out_bias=False,
-            query_norm=None,
-            key_norm=None,
-        )
-        experts = HashedMoe(*moe) if is_hashed else moe
         return Block(
-            mixer=attention,
-            mlp=experts,
+            mixer=attention_of_type[attention_type],
+            mlp=HashedMoe(*moe) if is_hashed else moe,
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
             mlp_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             extra_tensors=connection_tensors,
@@ -111,16 +90,50 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_tables=(rotary_dim // 2,) * 2,
         streams=streams,
-        head_layer=HeadLayer(
-            activation="",
-            tensors=(
-                ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
-                ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
-                ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
-            ),
-        ),
+        head_layer=_stream_collapse(hidden, streams),
         fp32_params=Fp32Params(always=FP32_PARAMS, of_fp16=FP32_PARAMS_OF_FP16),
     )
+
+
+def _attentions(config: ConfigReader, size: StackDimensions, rotary_dim: int) -> dict[str, Attention]:
+    """Build the attention of each kind of layer, to its window and to compressed keys.
+
+    ``rotary_dim``: rotated elements of a head. Sparse layers alone have an indexer.
+    """
+    window, dropout = config.integer("sliding_window", default=128), config.dropout("attention_dropout")
+    compression_rates, compressed = _compression_rates(config), _compressed(config)
+    attentions = {}
+    for attention_type in RATIOS.values():
+        compressor = compressed._replace(rate=compression_rates.get(attention_type, 0))
+        if attention_type != SPARSE:
+            compressor = compressor._replace(index_heads=0, index_dim=0)
+        attentions[attention_type] = Attention(
+            size.heads,
+            kv_heads=1,
+            head_dim=size.head_dim,
+            rotary_dim=rotary_dim,
+            window=window,
+            sinks="logit",
+            kernels=KERNELS._replace(sdpa=False, flash=False),
+            dropout=dropout,
+            tensors=_attention_tensors(size, compressor),
+            extension=compressor,
+            qkv_bias=False,
+            out_bias=False,
+            query_norm=None,
+            key_norm=None,
+        )
+    return attentions
+
+
+def _stream_collapse(hidden: int, streams: int) -> HeadLayer:
+    """Return ``DeepseekV4HyperHead``, which makes the rows that the head reads of ``streams`` streams."""
+    tensors = (
+        ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
+        ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
+        ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
+    )
+    return HeadLayer(activation="", tensors=tensors)
 
 
 def _rotary_dim(config: ConfigReader, size: StackDimensions) -> int:

@@ -16,7 +16,7 @@ from memcheck.models.decoder import (
     windows,
 )
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,15 +126,15 @@ def _sandwich(
     return architecture._replace(final_softcap=caps, mask_windows=(None, window))
 
 
-def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
-    """Build a layer with an RMSNorm before and after attention, and before and after the MLP."""
+def sandwich_block(hidden: int, attention: Attention, mlp: Mlp | Moe, norm: str = NORM) -> Block:
+    """Build a layer with an RMSNorm before and after attention, and before and after the MLP. ``norm``: their kind."""
     return Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=rms_norm(hidden, "input_layernorm", NORM),
-        mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
-        mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
-        mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
+        input_norm=rms_norm(hidden, "input_layernorm", norm),
+        mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", norm),
+        mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", norm),
+        mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", norm),
     )
 
 

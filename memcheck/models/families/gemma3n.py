@@ -15,7 +15,7 @@ from memcheck.models.decoder import (
     stack,
     vector,
 )
-from memcheck.models.families.gemma import TANH_GELU
+from memcheck.models.families.gemma import TANH_GELU, sandwich_block
 from memcheck.models.families.gemma4 import (
     NORM,
     gemma4_attention,
@@ -70,25 +70,15 @@ def read(config: ConfigReader) -> Architecture:
         attention = attention._replace(stores_keys=kv_mode == "store")
         block_type = AltUpBlock if scales_correction else UnscaledAltUpBlock
         mlp_type = SparseGemmaMlp if is_sparse else GemmaMlp
-        return block_type(
-            mixer=attention._replace(window=window if attention_type == "sliding_attention" else None, dropout=dropout),
-            mlp=mlp_type(*gated_mlp(hidden, mlp_width, activation)),
-            input_norm=rms_norm(hidden, "input_layernorm", NORM),
-            mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
-            mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
-            mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
-            extra_tensors=layer_tensors,
-            extension=per_layer,
+        attention = attention._replace(
+            window=window if attention_type == "sliding_attention" else None, dropout=dropout
         )
+        block = sandwich_block(hidden, attention, mlp_type(*gated_mlp(hidden, mlp_width, activation)), NORM)
+        return block_type(*block)._replace(extra_tensors=layer_tensors, extension=per_layer)
 
     kv_modes = kv_sharing_modes(attention_types, kv_shared_layers)
     uncapped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is None
     config.number("final_logit_softcapping", default=30.0)
-    stream_projections = [
-        ParameterTensor(f"model.altup_{name}.{i}.weight", (hidden, hidden), "embedding")
-        for name in ("projections", "unembed_projections")
-        for i in range(streams - 1)
-    ]
     architecture = decoder(
         config,
         size,
@@ -101,10 +91,19 @@ def read(config: ConfigReader) -> Architecture:
         mask_windows=(None, window),
         extra_tensors=(
             *per_layer_embedding_tensors(hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width),
-            *stream_projections,
+            *_stream_projections(hidden, streams),
         ),
     )
     return architecture._replace(streams=streams)
+
+
+def _stream_projections(hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
+    """List the matrices that make the other streams of the embedding, and one row of all streams for the head."""
+    return tuple(
+        ParameterTensor(f"model.altup_{name}.{i}.weight", (hidden, hidden), "embedding")
+        for name in ("projections", "unembed_projections")
+        for i in range(streams - 1)
+    )
 
 
 def _mlp_widths(config: ConfigReader, key: str, layers: int) -> tuple[int, ...]:

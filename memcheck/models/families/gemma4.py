@@ -19,7 +19,7 @@ from memcheck.models.decoder import (
     stacked_experts,
     vector,
 )
-from memcheck.models.families.gemma import TANH_GELU
+from memcheck.models.families.gemma import TANH_GELU, sandwich_block
 from memcheck.models.module_types import (
     CHOSEN,
     Gemma4Attention,
@@ -66,16 +66,7 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
     config.ignore("hidden_act")
     if config.text("use_bidirectional_attention", default="vision") != "vision":
         config.fail("use_bidirectional_attention", "text that sees what follows it has no memory model", "vision has")
-    period = 6
-    attention_types = layer_types(
-        config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
-    )
-    kv_shared_layers = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
-    kv_modes = kv_sharing_modes(attention_types, kv_shared_layers)
-    kinds = tuple(
-        Kind(t == "full_attention", mode == "reuse", mode == "store")
-        for t, mode in zip(attention_types, kv_modes, strict=True)
-    )
+    kinds = _layer_kinds(config, size.layers)
     width, double_wide_mlp = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
     activation = config.activation("hidden_activation", default=TANH_GELU)
     moe = _moe(config, hidden, width, activation) if config.flag("enable_moe_block") else None
@@ -99,35 +90,38 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
         )
         mlp_width = 2 * width if double_wide_mlp and kind.reuses else width
         mlp: Mlp | Moe = gated_mlp(hidden, mlp_width, activation) if moe is None else moe
-        return Gemma4Block(
-            mixer=attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores),
-            mlp=mlp,
-            input_norm=rms_norm(hidden, "input_layernorm", NORM),
-            mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
-            mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
-            mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
-            extra_tensors=per_layer_tensors(hidden, per_layer_width),
-            extension=per_layer,
+        attention = attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores)
+        block = sandwich_block(hidden, attention, mlp, NORM)
+        return Gemma4Block(*block)._replace(
+            extra_tensors=per_layer_tensors(hidden, per_layer_width), extension=per_layer
         )
 
-    has_softcap = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
     rotary_dims = [full_attention_size.head_dim if kind.full else size.head_dim for kind in kinds]
-    architecture = decoder(
+    return decoder(
         config,
         size,
         stack(kinds, build_layer),
         tied=True,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
-        final_softcap=has_softcap,
+        final_softcap=config.raw("final_logit_softcapping") is not None,
         rotary_tables=tuple(dict.fromkeys(rotary_dims)) or 1,
         mask_windows=(None, window),
         extra_tensors=per_layer_embedding_tensors(
             hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width
         ),
     )
-    config.raw("final_logit_softcapping")
-    return architecture
+
+
+def _layer_kinds(config: ConfigReader, layers: int) -> tuple[Kind, ...]:
+    """Read the kind of every layer: every sixth has full attention by default, and the last ones may reuse keys."""
+    types = layer_types(config, layers, lambda i: "sliding_attention" if (i + 1) % 6 else "full_attention")
+    kv_shared_layers = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
+    modes = kv_sharing_modes(types, kv_shared_layers)
+    return tuple(
+        Kind(full=attention_type == "full_attention", reuses=mode == "reuse", stores=mode == "store")
+        for attention_type, mode in zip(types, modes, strict=True)
+    )
 
 
 def kv_sharing_modes(attention_types: tuple[str, ...], kv_shared_layers: int) -> tuple[str, ...]:
