@@ -4,18 +4,8 @@ in the last of each group, DeepSeek V3's experts.
 
 from __future__ import annotations
 
-from memcheck.models.decoder import (
-    decoder,
-    gated_mlp,
-    latent_attention,
-    layer_types,
-    linear,
-    pre_norm_block,
-    sparse_types,
-    stack,
-    vector,
-)
-from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers
+from memcheck.models.decoder import decoder, gated_mlp, layer_types, linear, pre_norm_block, sparse_types, stack, vector
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions, note_mtp_layers
 from memcheck.models.families.kimi_linear import delta_mixer, experts
 from memcheck.models.module_types import BoundedLingDelta, GatedLatentAttention, LingDelta
 from memcheck.models.reader import ConfigReader

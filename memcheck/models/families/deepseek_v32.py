@@ -6,14 +6,13 @@ from memcheck.models.decoder import (
     StackDimensions,
     decoder,
     gated_mlp,
-    latent_attention,
     linear,
     pre_norm_block,
     sparse_types,
     stack,
     vector,
 )
-from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers, sigmoid_experts
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions, note_mtp_layers, sigmoid_experts
 from memcheck.models.module_types import Indexer
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, LatentAttention

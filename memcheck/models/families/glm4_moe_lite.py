@@ -4,8 +4,8 @@ experts, dense layers by a list.
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, gated_mlp, latent_attention, pre_norm_block, rms_norm, sparse_types, stack
-from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers, sigmoid_experts
+from memcheck.models.decoder import decoder, gated_mlp, pre_norm_block, rms_norm, sparse_types, stack
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions, note_mtp_layers, sigmoid_experts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
-    latent_attention,
     layer_types,
     linear,
     pre_norm_block,
@@ -16,7 +15,7 @@ from memcheck.models.decoder import (
     stack,
     vector,
 )
-from memcheck.models.families.deepseek import latent_dimensions
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions
 from memcheck.models.module_types import Routing, SharedExperts, UnturnedLatentAttention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.recurrent import generation_bytes

@@ -4,8 +4,8 @@ parallel, some of which hand tokens on as they are.
 
 from __future__ import annotations
 
-from memcheck.models.decoder import Names, decoder, gated_tensors, latent_attention, rms_norm
-from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers
+from memcheck.models.decoder import Names, decoder, gated_tensors, rms_norm
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions, note_mtp_layers
 from memcheck.models.module_types import CHOSEN, IdentityMoe, ScaledLatentAttention, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, DualAttentionBlock, Fp32Params, LatentAttention, Moe, ParameterTensor

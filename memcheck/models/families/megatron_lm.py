@@ -25,6 +25,7 @@ from memcheck.models.decoder import (
     stack,
     stacked_experts,
 )
+from memcheck.models.families.deepseek import LatentNames, latent_tensors
 from memcheck.models.module_types import SharedExperts
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.recurrent import FREQUENCY, delta_net, has_delta_nets
@@ -50,6 +51,16 @@ LATENT_DEFAULTS = {
     "v_head_dim": 128,
 }
 """``MLATransformerConfig``; ``q_lora_rank`` has none."""
+LATENT_NAMES = LatentNames(
+    query="self_attention.linear_q_proj",
+    query_down="self_attention.linear_q_down_proj",
+    query_norm="self_attention.q_layernorm",
+    query_up="self_attention.linear_q_up_proj",
+    kv_down="self_attention.linear_kv_down_proj",
+    kv_norm="self_attention.kv_layernorm",
+    kv_up="self_attention.linear_kv_up_proj",
+    output="self_attention.linear_proj",
+)
 DROPOUT = 0.1
 """``--hidden-dropout`` and ``--attention-dropout`` of arguments.py."""
 
@@ -79,10 +90,8 @@ def read(config: ConfigReader) -> Architecture:
         return Block(mixer=layer_mixer, mlp=feed_forward, input_norm=input_norm, mlp_norm=pre_mlp_norm, dropout=dropout)
 
     blocks = stack(zip(linear_layers, moe_layers, strict=True), build_layer)
-    learned = config.text("position_embedding_type", default="learned_absolute") == "learned_absolute"
     positions = config.integer("max_position_embeddings", default=0)
-    if learned and not positions:
-        config.fail("max_position_embeddings", "the table of learned positions has no size", "state it")
+    learned_positions = positions if _has_learned_positions(config) else 0
     heads = config.integer("num_attention_heads")
     size = StackDimensions(
         hidden=hidden,
@@ -100,9 +109,17 @@ def read(config: ConfigReader) -> Architecture:
         tied=not config.flag("untie_embeddings_and_output_weights"),
         final_norm=_norm(config, hidden, "decoder.final_layernorm"),
         rotary_dim=0 if isinstance(mixer, LatentAttention) else mixer.rotary_dim,
-        learned_positions=positions if learned else 0,
+        learned_positions=learned_positions,
         embedding_dropout=dropout,
     )
+
+
+def _has_learned_positions(config: ConfigReader) -> bool:
+    """Say whether the model has a table of learned positions, whose size the configuration must state."""
+    learned = config.text("position_embedding_type", default="learned_absolute") == "learned_absolute"
+    if learned and not config.integer("max_position_embeddings", default=0):
+        config.fail("max_position_embeddings", "the table of learned positions has no size", "state it")
+    return learned
 
 
 def _norm(config: ConfigReader, size: int, name: str) -> Norm:
@@ -168,16 +185,11 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         )
     shared_gate = config.flag("moe_shared_expert_gate")
     if shared_width:
+        module, fc1_rows = "mlp.shared_experts", 2 * shared_width if gated else shared_width
         if shared_gate:
-            tensors += (ParameterTensor("mlp.shared_experts.gate_weight", (1, hidden), "shared_experts"),)
-        tensors += linear(
-            "mlp.shared_experts.linear_fc1",
-            2 * shared_width if gated else shared_width,
-            hidden,
-            "shared_experts",
-            "column",
-        )
-        tensors += linear("mlp.shared_experts.linear_fc2", hidden, shared_width, "shared_experts", "row")
+            tensors += (ParameterTensor(f"{module}.gate_weight", (1, hidden), "shared_experts"),)
+        tensors += linear(f"{module}.linear_fc1", fc1_rows, hidden, "shared_experts", "column")
+        tensors += linear(f"{module}.linear_fc2", hidden, shared_width, "shared_experts", "row")
     return Moe(
         experts=experts,
         experts_per_token=config.integer("moe_router_topk", default=2),
@@ -199,48 +211,22 @@ def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
     kv_lora_rank, qk_head_dim, qk_pos_emb_head_dim, v_head_dim = (
         config.integer(name, default=default) for name, default in LATENT_DEFAULTS.items()
     )
-    bias = False  # multi_latent_attention.py builds its projections without
-    module, query_width = "self_attention", heads * (qk_head_dim + qk_pos_emb_head_dim)
-    if q_lora_rank is None:
-        query = linear(f"{module}.linear_q_proj", query_width, hidden, "attention", "column", bias=bias)
-    else:
-        query = (
-            *linear(f"{module}.linear_q_down_proj", q_lora_rank, hidden, "attention", "none", bias=bias),
-            ParameterTensor(f"{module}.q_layernorm.weight", (q_lora_rank,), "norm"),
-            *linear(f"{module}.linear_q_up_proj", query_width, q_lora_rank, "attention", "column", bias=bias),
-        )
-    tensors = (
-        *query,
-        *linear(
-            f"{module}.linear_kv_down_proj", kv_lora_rank + qk_pos_emb_head_dim, hidden, "attention", "none", bias=bias
-        ),
-        ParameterTensor(f"{module}.kv_layernorm.weight", (kv_lora_rank,), "norm"),
-        *linear(
-            f"{module}.linear_kv_up_proj",
-            heads * (qk_head_dim + v_head_dim),
-            kv_lora_rank,
-            "attention",
-            "column",
-            bias=bias,
-        ),
-        *linear(f"{module}.linear_proj", hidden, heads * v_head_dim, "attention", "row", bias=bias),
-    )
     config.ignore("num_query_groups", "group_query_attention", "kv_channels", "rotary_percent", "qk_layernorm")
     config.ignore("add_qkv_bias")
     config.refuse("attention_output_gate", "Megatron-core's latent attention has no output gate", "remove it")
-    dropout = config.dropout("attention_dropout", default=DROPOUT)
-    return LatentAttention(
+    attention = LatentAttention(
         heads=heads,
         q_lora_rank=q_lora_rank,
         kv_lora_rank=kv_lora_rank,
         qk_nope_head_dim=qk_head_dim,
         qk_rope_head_dim=qk_pos_emb_head_dim,
         v_head_dim=v_head_dim,
-        tensors=tensors,
-        dropout=dropout,
-        bias=False,
+        tensors=(),
+        dropout=config.dropout("attention_dropout", default=DROPOUT),
+        bias=False,  # multi_latent_attention.py builds its matrices without
         rotary_interleaved=True,
     )
+    return attention._replace(tensors=latent_tensors(hidden, attention, LATENT_NAMES))
 
 
 def _attention(config: ConfigReader, hidden: int) -> Attention:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, gated_mlp, latent_attention, pre_norm_block
-from memcheck.models.families.deepseek import latent_dimensions
+from memcheck.models.decoder import decoder, gated_mlp, pre_norm_block
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 

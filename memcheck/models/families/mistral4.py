@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.decoder import decoder, gated_mlp, latent_attention, pre_norm_block, stack
-from memcheck.models.families.deepseek import latent_dimensions, sigmoid_experts
+from memcheck.models.decoder import decoder, gated_mlp, pre_norm_block, stack
+from memcheck.models.families.deepseek import latent_attention, latent_dimensions, sigmoid_experts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 
