@@ -18,6 +18,7 @@ from memcheck.models.types import (
 from memcheck.models.vision import OtherTower
 
 PART = "language"
+"""Part of an :class:`OtherTower` that holds the language model's idle layers: those that read pictures."""
 
 
 def reads_pictures(block: Block) -> bool:
@@ -39,7 +40,8 @@ def without_pictures(architecture: Architecture) -> Architecture:
 def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Architecture:
     """Return the model of a step with pictures, where cross-attention layers run among the text layers.
 
-    ``layers``: numbers of the layers that read pictures.
+    Undoes :func:`without_pictures`, which has put them into an idle tower. ``layers``: numbers of the layers that read
+    pictures, among all layers.
     """
     cross_layers: list[Block] = []
     for tower in architecture.others:

@@ -15,7 +15,13 @@ from memcheck.autograd.operator import copy, operator, scale
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair, two_matrices
-from memcheck.families.towers.forward_parts import layer_norm, linear_layer, patch_convolution, return_image_tokens
+from memcheck.families.towers.forward_parts import (
+    layer_norm,
+    linear_layer,
+    patch_convolution,
+    return_image_tokens,
+    unused_post_layernorm,
+)
 from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.siglip import IDEFICS3_LAYERS, IDEFICS_PIXELS, siglip, with_padding_mask
 from memcheck.models.decoder import linear
@@ -126,7 +132,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     perceiver = vision.perceiver
     if perceiver is None:
         return x
-    _unused_post_layernorm(ctx, vision, x)
+    unused_post_layernorm(ctx, x)
     query, *cross_attention, weight, bias, first, second = vision.projector
     tokens = ctx.setting.image_tokens or max(1, ctx.setting.images) * vision.resampled
     out = _cross_attention(ctx, perceiver, tuple(cross_attention), _repeated_queries(ctx, query, tokens), x)
@@ -135,12 +141,6 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     activated = activation(ctx.tape, inner, perceiver.activation)
     del inner
     return return_image_tokens(ctx, linear_layer(ctx, activated, second), joins=False)
-
-
-def _unused_post_layernorm(ctx: Context, vision: Vision, x: Value) -> None:
-    """Record ``post_layernorm``, whose result stays in the tower's output, where nothing reads it."""
-    dtype = "fp32" if ctx.tape.autocast else x.dtype
-    ctx.extra_outputs.append(ctx.tape.value(x.shape, dtype, "post_layernorm"))
 
 
 def _repeated_queries(ctx: Context, query: ParameterTensor, tokens: int) -> Value:

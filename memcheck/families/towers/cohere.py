@@ -23,6 +23,7 @@ from memcheck.families.towers.forward_parts import (
     linear_layer,
     pixel_shuffle,
     return_image_tokens,
+    unused_post_layernorm,
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
@@ -111,7 +112,7 @@ def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     AyaVisionMultiModalProjector.forward. The tower's output also holds the rows after its norm, which nothing reads.
     """
-    ctx.extra_outputs.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
+    unused_post_layernorm(ctx, x)
     x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
     return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector[2:]), joins=False)
 

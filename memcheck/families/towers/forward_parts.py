@@ -11,6 +11,20 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
 
+def keep_in_variable(ctx: Context, x: Value) -> None:
+    """Keep ``x`` allocated after its last use: a variable of the model's forward, or the tower's output, refers to it.
+
+    The reference has no place in the graph.
+    """
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))
+
+
+def unused_post_layernorm(ctx: Context, x: Value) -> None:
+    """Record the tower's last norm of ``x``, [rows, hidden]. Its result stays in the output, where nothing reads it."""
+    dtype = "fp32" if ctx.tape.autocast else x.dtype  # autocast runs layer_norm in fp32
+    ctx.extra_outputs.append(ctx.tape.value(x.shape, dtype, "post_layernorm"))
+
+
 def tensor_ending_in(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
     """Return the first tensor whose path ends with ``ending``."""
     return next(t for t in tensors if t.name.endswith(ending))
@@ -64,7 +78,7 @@ def patch_convolution(
     if pixels is None or pixels.dtype != dtype:
         pixels = None if no_cast else cast_pixel_values(ctx, (rows, vision.channels), dtype)
     if outside and pixels is not None and not tape.autocast:
-        ctx.extra_outputs.append(Value(pixels.storage, pixels.shape, pixels.dtype))
+        keep_in_variable(ctx, pixels)
     weight_value = (
         cast(tape, tape.parameter(weight_parameter), tape.autocast)
         if tape.autocast
@@ -85,7 +99,7 @@ def hold_pixel_values(ctx: Context, vision: Vision, rows: int, dtype: str) -> Va
     computed.
     """
     pixels = ctx.tape.value((rows, vision.channels), dtype, "pixel_values")
-    ctx.extra_outputs.append(Value(pixels.storage, pixels.shape, dtype))
+    keep_in_variable(ctx, pixels)
     if vision.mask_bytes:
         shape = (rows, vision.mask_bytes * vision.patch * vision.patch)
         ctx.extra_outputs.append(ctx.tape.value(shape, "bool", "pixel_attention_mask"))
@@ -141,7 +155,7 @@ def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> 
 def last_hidden_state(ctx: Context, vision: Vision, x: Value) -> Value:
     """Apply the tower's last norm, whose result stays in the tower's output (``last_hidden_state``)."""
     x = layer_norm(ctx, x, vision.closing)
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))
+    keep_in_variable(ctx, x)
     attention_pooling_head(ctx, vision, x)
     return x
 

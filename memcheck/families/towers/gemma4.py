@@ -37,7 +37,7 @@ from memcheck.families.tower import (
     square_side,
 )
 from memcheck.families.towers.attention import attention_kernel
-from memcheck.families.towers.forward_parts import layer_norm, linear_layer, return_image_tokens
+from memcheck.families.towers.forward_parts import keep_in_variable, layer_norm, linear_layer, return_image_tokens
 from memcheck.models.decoder import linear, norm_tensors, rms_norm, vector
 from memcheck.models.module_types import ClippedMlp
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -465,22 +465,23 @@ def gemma4_unified_stem(ctx: Context, vision: Vision, require_grad: bool) -> tup
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
-    weight, bias, patch_matrix, patch_bias, weight_2, bias_2, table, weight_3, bias_3 = vision.stem
+    patch_norm, (patch_matrix, patch_bias), row_norm = vision.stem[:2], vision.stem[2:4], vision.stem[4:6]
+    table, position_norm = vision.stem[6], vision.stem[7:]
     param_dtype = ctx.setting.param_dtype
     shape = (ctx.tokens, vision.channels)
     pixels = (
         Value(None, shape, param_dtype) if param_dtype == "fp32" else tape.value(shape, param_dtype, "pixel_values")
     )
-    ctx.extra_outputs.append(Value(pixels.storage, shape, param_dtype))
-    x = layer_norm(ctx, pixels, (weight, bias))
+    keep_in_variable(ctx, pixels)
+    x = layer_norm(ctx, pixels, patch_norm)
     del pixels
     x = linear_layer(ctx, x, patch_matrix, bias=bool(patch_bias))
-    x = layer_norm(ctx, x, (weight_2, bias_2))
+    x = layer_norm(ctx, x, row_norm)
     positions = _unified_positions(ctx, table)
-    ctx.extra_outputs.append(Value(positions.storage, positions.shape, positions.dtype))
+    keep_in_variable(ctx, positions)
     x = add(tape, x, positions, "add positions")
     del positions
-    return layer_norm(ctx, x, (weight_3, bias_3)), []
+    return layer_norm(ctx, x, position_norm), []
 
 
 def _unified_positions(ctx: Context, table: ParameterTensor) -> Value:
@@ -510,7 +511,7 @@ def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     The pictures' tokens are then split and joined again.
     """
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     x = rms_norm_pieces(ctx.tape, x, None)
     x = linear_layer(ctx, x, vision.projector[0])
     tokens = ctx.setting.image_tokens or x.shape[0]

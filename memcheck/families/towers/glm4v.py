@@ -16,7 +16,12 @@ from memcheck.autograd.operator import add, cast, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward, norm_pair, refuse_dropout, square_side
-from memcheck.families.towers.forward_parts import cat_image_tokens, linear_layer, save_frozen_convolution_input
+from memcheck.families.towers.forward_parts import (
+    cat_image_tokens,
+    keep_in_variable,
+    linear_layer,
+    save_frozen_convolution_input,
+)
 from memcheck.families.towers.qwen import (
     channels,
     embedded_patches,
@@ -182,7 +187,7 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = save_frozen_convolution_input(
         ctx, x, product(tape, x, kernel_matrix, "downsample", bias_value), trained=kernel_parameter.requires_grad
     )
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))
+    keep_in_variable(ctx, x)
     x = linear_layer(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
     x = unary(tape, x, "gelu")

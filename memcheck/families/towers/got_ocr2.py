@@ -32,6 +32,7 @@ from memcheck.families.tower import (
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     hold_pixel_values,
+    keep_in_variable,
     layer_norm,
     linear_layer,
     patch_convolution,
@@ -194,10 +195,10 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     matrix.
     """
     rows = x.shape[0]
-    first, *norms = vision.closing
-    x = layer_norm(ctx, unbiased_convolution(ctx, x, first, rows), tuple(norms[:2]))
-    x = layer_norm(ctx, unbiased_convolution(ctx, x, norms[2], rows), tuple(norms[3:]))
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    conv1, weight1, bias1, conv2, weight2, bias2 = vision.closing
+    x = layer_norm(ctx, unbiased_convolution(ctx, x, conv1, rows), (weight1, bias1))
+    x = layer_norm(ctx, unbiased_convolution(ctx, x, conv2, rows), (weight2, bias2))
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     halved, quartered, matrix, _ = vision.projector
     x = unbiased_convolution(ctx, x, halved, rows // 4)
     x = unbiased_convolution(ctx, x, quartered, rows // vision.merge)

@@ -12,7 +12,13 @@ from memcheck.autograd.operator import add, cast, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import LayerSizes, TowerForward, norm_pair, require_divisible_heads, two_matrices
-from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
+from memcheck.families.towers.forward_parts import (
+    cat_image_tokens,
+    keep_in_variable,
+    last_hidden_state,
+    layer_norm,
+    require_input_grads,
+)
 from memcheck.families.towers.qwen import embedded_patches, merge, packed_block, packed_mlp, rotary_tables
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -159,7 +165,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     pooled = tape.value(shape, dtype, "mean over frames")
     pooled = operator(tape, pooled, selected, (shape, dtype, "mean backward"))
     del selected, x
-    ctx.extra_outputs.append(Value(pooled.storage, pooled.shape, pooled.dtype))
+    keep_in_variable(ctx, pooled)
     normed = layer_norm(ctx, pooled, vision.projector)
     return cat_image_tokens(ctx, merge(ctx, vision, normed, vision.projector[2:]))
 

@@ -32,6 +32,7 @@ from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     drop_class_tokens,
+    keep_in_variable,
     layer_norm,
     linear_layer,
     pixel_shuffle,
@@ -129,7 +130,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = drop_class_tokens(ctx, vision, layer_norm(ctx, x, vision.closing))
     x = activation(tape, linear_layer(ctx, pixel_shuffle(ctx, vision, x), fc1), "gelu")
     x = activation(tape, linear_layer(ctx, x, fc2), "gelu")
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
 
 

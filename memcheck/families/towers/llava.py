@@ -51,6 +51,7 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
     require_input_grads,
     return_image_tokens,
+    unused_post_layernorm,
 )
 from memcheck.families.towers.pixtral import pixtral
 from memcheck.families.towers.siglip import SIGLIP_PIXELS, pooling_head, siglip, siglip_stem
@@ -268,7 +269,7 @@ def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     The tower's output also holds the normed rows, which nothing reads.
     """
     newline, *matrices = vision.projector
-    ctx.extra_outputs.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
+    unused_post_layernorm(ctx, x)
     x = projector_mlp(ctx, vision, x, tuple(matrices), copies=ctx.setting.images > 1)
     return packed(ctx, x, newline)
 

@@ -23,7 +23,13 @@ from memcheck.families.tower import (
     two_matrices,
 )
 from memcheck.families.towers.attention import attention_per_picture, projections
-from memcheck.families.towers.forward_parts import cat_image_tokens, layer_norm, patch_convolution, projector_mlp
+from memcheck.families.towers.forward_parts import (
+    cat_image_tokens,
+    keep_in_variable,
+    layer_norm,
+    patch_convolution,
+    projector_mlp,
+)
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
@@ -91,7 +97,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """
     weight, *norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, None)
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `embeds`, a variable while the layers run
+    keep_in_variable(ctx, x)  # `embeds`, a variable while the layers run
     mixer = vision.blocks[0][0].mixer
     rotated = mixer.rotary_dim if isinstance(mixer, TowerAttention) else 0
     tables = [ctx.tape.value((ctx.tokens, rotated), ctx.setting.param_dtype, "rotary table") for _ in range(2)]

@@ -33,6 +33,7 @@ from memcheck.families.tower import (
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
+    keep_in_variable,
     layer_norm,
     linear_layer,
     patch_convolution,
@@ -263,7 +264,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     stack = ((shape[0], hidden * count), dtype, "stack backward")  # earlier layers' parts of it wait for them
     x = operator(tape, out, x, "slice backward", later=[stack])
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     return linear_layer(ctx, x, vision.projector[0], bias=True)
 
 

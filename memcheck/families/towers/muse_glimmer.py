@@ -33,7 +33,13 @@ from memcheck.families.tower import (
     tower_mlp,
 )
 from memcheck.families.towers.attention import attention_per_picture, projections
-from memcheck.families.towers.forward_parts import cat_image_tokens, flat_pixel_values, layer_norm, linear_layer
+from memcheck.families.towers.forward_parts import (
+    cat_image_tokens,
+    flat_pixel_values,
+    keep_in_variable,
+    layer_norm,
+    linear_layer,
+)
 from memcheck.families.towers.qwen import interpolated_positions
 from memcheck.models.decoder import layer_types, linear, stack
 from memcheck.models.reader import ConfigReader
@@ -164,7 +170,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = layer_norm(ctx, x, vision.closing)
     x = index(tape, x, tape.new(shape[:1], "int64", "shuffle index"), shape, "pixel shuffle")
     x = copy(tape, x, "pixel shuffle").view(shape[0] // vision.merge, shape[1] * vision.merge)
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     *adapter, last = vision.projector
     for tensor in adapter:
         x = activation(tape, linear_layer(ctx, x, tensor), vision.activation)

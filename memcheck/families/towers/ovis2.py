@@ -26,6 +26,7 @@ from memcheck.families.tower import (
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
+    keep_in_variable,
     layer_norm,
     linear_layer,
     patch_convolution,
@@ -135,7 +136,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     if vision.merge > 1:
         x = _padded(ctx, x, (tokens * vision.merge, x.shape[1]))
         x = copy(tape, x, "permute").view(tokens, vision.hidden * vision.merge)
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     logits = layer_norm(ctx, linear_layer(ctx, x, head), tuple(norms))
     del x
     probabilities = softmax(tape, logits, "fp32" if tape.autocast else None)  # on autocast's fp32 list
@@ -158,7 +159,7 @@ def _with_indicator_embeddings(ctx: Context, x: Value, weight: Value) -> Value:
     tape, table_shape, dtype = ctx.tape, weight.shape, weight.dtype
     indicator_shape = (8, table_shape[1])
     indicators = operator(tape, tape.value(indicator_shape, dtype, "marks"), weight, "embedding backward")
-    ctx.extra_outputs.append(Value(indicators.storage, indicators.shape, indicators.dtype))
+    keep_in_variable(ctx, indicators)
     return operator(
         tape,
         Value(x.storage, x.shape, x.dtype),

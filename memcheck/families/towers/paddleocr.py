@@ -14,6 +14,7 @@ from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward, norm_pair, two_matrices
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
+    keep_in_variable,
     last_hidden_state,
     layer_norm,
     patch_convolution,
@@ -64,9 +65,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     position = interpolated_positions(ctx, table)
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     if not (require_grad or ctx.setting.trained or (ctx.setting.adapter is not None and ctx.setting.adapter.targets)):
-        ctx.extra_outputs.append(
-            Value(x.storage, x.shape, x.dtype)
-        )  # `inputs_embeds` of the encoder, which nothing saves
+        keep_in_variable(ctx, x)  # `inputs_embeds` of the encoder, which nothing saves
     return x, live + rotary_tables(ctx, vision)
 
 

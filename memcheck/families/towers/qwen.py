@@ -24,6 +24,7 @@ from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     cast_pixel_values,
     cat_image_tokens,
+    keep_in_variable,
     layer_norm,
     linear_layer,
     require_input_grads,
@@ -304,7 +305,7 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     pixels = cast_pixel_values(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
     if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
-        ctx.extra_outputs.append(Value(pixels.storage, pixels.shape, pixels.dtype))
+        keep_in_variable(ctx, pixels)
     weight_value = (
         cast(tape, tape.parameter(weight_parameter), tape.autocast)
         if tape.autocast
@@ -368,7 +369,7 @@ def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
     """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     position = interpolated_positions(ctx, vision.stem[2])
-    ctx.extra_outputs.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
+    keep_in_variable(ctx, position)  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     return x, live + rotary_tables(ctx, vision)
 

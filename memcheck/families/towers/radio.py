@@ -35,6 +35,7 @@ from memcheck.families.towers.attention import attention_kernel, attention_per_p
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
     hold_pixel_values,
+    keep_in_variable,
     layer_norm,
     linear_layer,
     pixel_shuffle,
@@ -300,7 +301,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     matrices.
     """
     tape, patches = ctx.tape, _patch_count(ctx, vision)
-    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    keep_in_variable(ctx, x)  # `last_hidden_state`
     picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
     del x
     rows = copy(tape, pixel_shuffle(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")
