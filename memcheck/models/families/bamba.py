@@ -39,6 +39,13 @@ IRRELEVANT_KEYS = (
     "mamba_dt_rank",
 )
 
+FALCON_H1_KEYS = (
+    "attention_in_multiplier", "attention_out_multiplier", "embedding_multiplier", "key_multiplier",
+    "lm_head_multiplier", "mlp_multipliers", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier",
+    "mlp_expansion_factor", "attn_layer_indices", "layers_block_type", "layer_types", "mamba_use_mlp", "rope_theta",
+)  # fmt: skip
+"""Multipliers and derived keys of Falcon-H1, which decide no size."""
+
 
 def read(config: ConfigReader) -> Architecture:
     """Read a configuration of ``model_type: bamba``: every layer has a network; ``attn_layer_indices`` are those with
@@ -142,23 +149,7 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
-    config.ignore(
-        "attention_in_multiplier",
-        "attention_out_multiplier",
-        "embedding_multiplier",
-        "key_multiplier",
-        "lm_head_multiplier",
-        "mlp_multipliers",
-        "ssm_in_multiplier",
-        "ssm_multipliers",
-        "ssm_out_multiplier",
-        "mlp_expansion_factor",
-        "attn_layer_indices",
-        "layers_block_type",
-        "layer_types",
-        "mamba_use_mlp",
-        "rope_theta",
-    )
+    config.ignore(*FALCON_H1_KEYS)
     bias = config.flag("projectors_bias")
     has_norm, norm_before_gate = config.flag("mamba_rms_norm"), config.flag("mamba_norm_before_gate", default=True)
     width = config.optional_integer("mamba_d_ssm")

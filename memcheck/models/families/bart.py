@@ -177,14 +177,8 @@ def read_whisper(config: ConfigReader) -> Architecture:
     encoder_positions = config.integer("max_source_positions", default=1500)
     decoder_positions = config.integer("max_target_positions", "max_position_embeddings", default=448)
     encoder_final_norm = layer_norm(hidden, "model.encoder.layer_norm")
-    path = "model.encoder."
-    tensors = (
-        ParameterTensor(path + "conv1.weight", (hidden, mel_bins, 3), "encoder"),
-        ParameterTensor(path + "conv1.bias", (hidden,), "encoder"),
-        ParameterTensor(path + "conv2.weight", (hidden, hidden, 3), "encoder"),
-        ParameterTensor(path + "conv2.bias", (hidden,), "encoder"),
-        ParameterTensor(path + "embed_positions.weight", (encoder_positions, hidden), "position", fixed=True),
-        *norm_tensors(encoder_final_norm),
+    positions = ParameterTensor(
+        "model.encoder.embed_positions.weight", (encoder_positions, hidden), "position", fixed=True
     )
     encoder = Encoder(
         blocks=((layers.layer("encoder"), layers.layers("encoder")),),
@@ -195,7 +189,7 @@ def read_whisper(config: ConfigReader) -> Architecture:
         fixed_positions=True,
         dropout=layers.dropout,
         final_norm=encoder_final_norm,
-        tensors=tensors,
+        tensors=(*_sound_convolutions(hidden, mel_bins), positions, *norm_tensors(encoder_final_norm)),
         ending=len(norm_tensors(encoder_final_norm)),
     )
     return _encoder_decoder(config, layers, encoder, decoder_positions)._replace(
@@ -208,6 +202,17 @@ def read_whisper(config: ConfigReader) -> Architecture:
             positions="model.decoder.embed_positions",
             head="proj_out",
         ),
+    )
+
+
+def _sound_convolutions(hidden: int, mel_bins: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of Whisper's two convolutions over time, from ``mel_bins`` to ``hidden`` channels."""
+    path = "model.encoder."
+    return (
+        ParameterTensor(path + "conv1.weight", (hidden, mel_bins, 3), "encoder"),
+        ParameterTensor(path + "conv1.bias", (hidden,), "encoder"),
+        ParameterTensor(path + "conv2.weight", (hidden, hidden, 3), "encoder"),
+        ParameterTensor(path + "conv2.bias", (hidden,), "encoder"),
     )
 
 

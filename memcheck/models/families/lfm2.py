@@ -68,18 +68,7 @@ def read_3(config: ConfigReader) -> Architecture:
     attention_gate = config.flag("use_attention_gate", default=True)
     output_norm = config.flag("use_sandwich_norm", default=True)
     bias = config.flag("attention_bias")
-    known_kinds = ("conv", "full_attention", "sliding_attention")
-
-    def default_kind(i: int) -> str:
-        """Return the default kind of layer ``i``."""
-        if i % 4 == 2:
-            return "full_attention"
-        return "sliding_attention" if i and i % 4 == 0 else "conv"
-
-    layer_kinds = config.texts("layer_types") or tuple(default_kind(i) for i in range(size.layers))
-    unknown = next((t for t in layer_kinds if t not in known_kinds), None)
-    if unknown is not None or len(layer_kinds) != size.layers:
-        config.fail("layer_types", f"layer_types must name {size.layers} layers", f"known: {', '.join(known_kinds)}")
+    layer_kinds = _layer_kinds_3(config, size.layers)
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -107,6 +96,22 @@ def read_3(config: ConfigReader) -> Architecture:
         (b._replace(mixer_output_norm=mixer_norm, mlp_output_norm=mlp_norm), n) for b, n in architecture.blocks
     )
     return architecture._replace(blocks=blocks, rotary_tables=rotary_tables)
+
+
+def _layer_kinds_3(config: ConfigReader, layers: int) -> tuple[str, ...]:
+    """Read the kind of every layer of LFM 3: convolutions, with full or windowed attention in every second layer."""
+    known = ("conv", "full_attention", "sliding_attention")
+
+    def default_kind(i: int) -> str:
+        """Return the default kind of layer ``i``."""
+        if i % 4 == 2:
+            return "full_attention"
+        return "sliding_attention" if i and i % 4 == 0 else "conv"
+
+    kinds = config.texts("layer_types") or tuple(default_kind(i) for i in range(layers))
+    if len(kinds) != layers or set(kinds) - set(known):
+        config.fail("layer_types", f"layer_types must name {layers} layers", f"known: {', '.join(known)}")
+    return kinds
 
 
 def _layer_kinds(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:

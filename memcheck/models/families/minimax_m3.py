@@ -51,20 +51,7 @@ def read(config: ConfigReader) -> Architecture:
     moe = _experts(config, hidden)
     mlp = gated_mlp(hidden, config.integer("dense_intermediate_size", default=12288), "silu", fused=True)
     mlp = mlp._replace(clamp="oai")
-    moe_layer_freq = config.raw("moe_layer_freq")
-    lists_moe_layers = (
-        isinstance(moe_layer_freq, list) and len(moe_layer_freq) == size.layers and not config.has("mlp_layer_types")
-    )
-    dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
-    if lists_moe_layers:
-        moe_layers = tuple(map(bool, moe_layer_freq))
-    else:
-        moe_layers = sparse_types(config, size.layers, dense_layers)
-    leading_dense = moe_layers.index(True) if True in moe_layers else size.layers
-    if config.has("first_k_dense_replace") and leading_dense != min(dense_layers, size.layers):
-        stated = f"first_k_dense_replace is {dense_layers}"
-        message = f"{stated}, and the list of layers begins with {leading_dense} dense ones"
-        config.fail("first_k_dense_replace", message, "remove one of the two")
+    moe_layers = _moe_layers(config, size.layers)
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
         """Build one layer. ``kind``: whether it has an indexer, and whether it has experts."""
@@ -81,6 +68,26 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
     )
+
+
+def _moe_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
+    """Say for each layer whether it has experts: ``mlp_layer_types``, or ``moe_layer_freq`` in earlier files.
+
+    Raises:
+        ArchitectureError: ``first_k_dense_replace`` names another number of dense layers than the list begins with.
+    """
+    older = config.raw("moe_layer_freq")
+    dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
+    if isinstance(older, list) and len(older) == layers and not config.has("mlp_layer_types"):
+        has_experts = tuple(map(bool, older))
+    else:
+        has_experts = sparse_types(config, layers, dense_layers)
+    leading_dense = has_experts.index(True) if True in has_experts else layers
+    if config.has("first_k_dense_replace") and leading_dense != min(dense_layers, layers):
+        stated = f"first_k_dense_replace is {dense_layers}"
+        message = f"{stated}, and the list of layers begins with {leading_dense} dense ones"
+        config.fail("first_k_dense_replace", message, "remove one of the two")
+    return has_experts
 
 
 def _indexed_layers(config: ConfigReader, layers: int, sparse_attention_freq: object) -> tuple[bool, ...]:

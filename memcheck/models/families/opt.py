@@ -7,6 +7,7 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Norm, Paths
 
 PROJECTIONS = Projections(output="out_proj")
+PATHS = Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions", head="lm_head")
 POSITION_OFFSET = 2
 """OPTLearnedPositionalEmbedding has two rows more than positions."""
 
@@ -21,14 +22,8 @@ def read(config: ConfigReader) -> Architecture:
     bias = config.flag("enable_bias", default=True)
     affine = config.flag("layer_norm_elementwise_affine", default=True)
     before = config.flag("do_layer_norm_before", default=True)
-    attention = grouped_attention(
-        size,
-        PROJECTIONS,
-        qkv_bias=bias,
-        out_bias=bias,
-        rotary_dim=0,
-        dropout=config.dropout("attention_dropout"),
-    )
+    dropout = config.dropout("attention_dropout")
+    attention = grouped_attention(size, PROJECTIONS, qkv_bias=bias, out_bias=bias, rotary_dim=0, dropout=dropout)
     activation = config.activation("activation_function", "hidden_act", default="relu")
     width = config.integer("ffn_dim", "intermediate_size")
     mlp = plain_mlp(hidden, width, activation, "fc1", "fc2", bias=bias)._replace(inline=True)
@@ -46,10 +41,8 @@ def read(config: ConfigReader) -> Architecture:
     )
     last = before and not config.flag("_remove_final_layer_norm")
     narrow = config.integer("word_embed_proj_dim", default=hidden, null=hidden)
-    project = (
-        *linear("model.decoder.project_out", narrow, hidden, "embedding", "none"),
-        *linear("model.decoder.project_in", hidden, narrow, "embedding", "none"),
-    )
+    project_out = linear("model.decoder.project_out", narrow, hidden, "embedding", "none")
+    project_in = linear("model.decoder.project_in", hidden, narrow, "embedding", "none")
     return decoder(
         config,
         size,
@@ -59,8 +52,6 @@ def read(config: ConfigReader) -> Architecture:
         embedding_size=narrow,
         learned_positions=size.positions + POSITION_OFFSET,
         positions_each=True,
-        extra_tensors=project if narrow != hidden else (),
-        paths=Paths(
-            "model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions", head="lm_head"
-        ),
+        extra_tensors=project_out + project_in if narrow != hidden else (),
+        paths=PATHS,
     )._replace(final_norm=norm("model.decoder.final_layer_norm") if last else None)

@@ -60,7 +60,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
         head_dim=config.integer("d_kv", "head_dim"),
         vocab=config.integer("vocab_size"),
         positions=0,
-    )
+    )  # of the decoder; the encoder has layers of its own number
     config.ignore("relative_attention_max_distance", "n_positions", "output_past", "is_decoder", "eos_token_id")
     config.refuse("is_decoder", "decoders of this family alone are not modelled", "remove is_decoder")
     config.dropout("classifier_dropout")
@@ -72,17 +72,9 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
     # the first layer of each stack, and every later one; the second word is that of cross attention
     encoder_blocks = [stack.encoder_layer(bias) for bias, _ in (first_bias, later_bias)]
     decoder_blocks = [stack.decoder_layer(*biases) for biases in (first_bias, later_bias)]
-    final_norm = rms_norm(hidden, "encoder.final_layer_norm", "rmsnorm-t5")
-    encoder = Encoder(
-        blocks=_layer_runs(encoder_blocks, encoder_layers),
-        dropout=dropout,
-        final_norm=final_norm,
-        final_dropout=dropout,
-        tensors=norm_tensors(final_norm),
-        ending=len(norm_tensors(final_norm)),
-        bias_heads=0 if table_per_layer else heads,
-        path="encoder.block",
-    )
+    encoder = _encoder(hidden, _layer_runs(encoder_blocks, encoder_layers), dropout)
+    if not table_per_layer:
+        encoder = encoder._replace(bias_heads=heads)
     return decoder(
         config,
         size,
@@ -98,6 +90,20 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
         fp32_params=Fp32Params(always=(), of_fp16=(".wo",)),
         paths=Paths(layers="decoder.block", embedding="shared", positions="", head="lm_head"),
     )._replace(tie_word_embeddings=tied)
+
+
+def _encoder(hidden: int, blocks: tuple[tuple[Block, int], ...], dropout: float) -> Encoder:
+    """Build T5's encoder of these runs of layers, with a norm after the last."""
+    final_norm = rms_norm(hidden, "encoder.final_layer_norm", "rmsnorm-t5")
+    return Encoder(
+        blocks=blocks,
+        dropout=dropout,
+        final_norm=final_norm,
+        final_dropout=dropout,
+        tensors=norm_tensors(final_norm),
+        ending=len(norm_tensors(final_norm)),
+        path="encoder.block",
+    )
 
 
 def _head_scaling_and_tie(config: ConfigReader) -> tuple[bool, bool]:
