@@ -126,51 +126,70 @@ def gated_delta_rule(
     """
     tape = ctx.tape
     query, key, value, _, beta = inputs
-    tokens, dtype = query.shape[0], query.dtype
-    key_shape = (tokens, heads.number * heads.key)
-    value_shape = (tokens, heads.number * heads.value)
-    head_shape = (tokens, heads.number)
-    state_shape = (chunks(ctx, context_ranks), heads.number, heads.key, heads.value)
-    summed_decay = tape.new(head_shape, "fp32", "decay summed in chunks")
-    inverses = tape.new((tokens, heads.number, CHUNK), dtype, "inverses of chunks")
-    forward_temporaries = [tape.new(key_shape, dtype, "w"), tape.new(value_shape, dtype, "u")]
-    forward_temporaries += [
-        tape.new(state_shape, dtype, "states of chunks"),
-        tape.new(value_shape, dtype, "new values"),
-    ]
-    out = tape.value(value_shape, dtype, "delta rule")
-    del forward_temporaries
+    shapes = _RuleShapes(
+        key=(query.shape[0], heads.number * heads.key),
+        value=(query.shape[0], heads.number * heads.value),
+        head=(query.shape[0], heads.number),
+        state=(chunks(ctx, context_ranks), heads.number, heads.key, heads.value),
+        dtype=query.dtype,
+    )
+    summed_decay = tape.new(shapes.head, "fp32", "decay summed in chunks")  # chunk_local_cumsum
+    inverses = tape.new((*shapes.head, CHUNK), shapes.dtype, "inverses of chunks")  # chunk_gated_delta_rule_fwd_intra
+    states = _states_between_chunks(tape, shapes)
+    out = tape.value(shapes.value, shapes.dtype, "delta rule")  # chunk_fwd_o
+    del states
     saved = (query.storage, key.storage, value.storage, beta.storage, summed_decay, inverses)
     del summed_decay, inverses
+    return tape.record(out, inputs, lambda grad: _delta_rule_backward(tape, shapes), saves=saved)
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward, in the order of the kernels: states again, then dQ, dK, dV, the decay's and beta's gradients.
 
-        A name that is assigned again frees its earlier tensor.
-        """
-        backward_temporaries = [tape.new(key_shape, dtype, "w"), tape.new(value_shape, dtype, "u")]
-        backward_temporaries += [
-            tape.new(state_shape, dtype, "states of chunks"),
-            tape.new(value_shape, dtype, "new values"),
-        ]
-        chunk_dv = tape.new(value_shape, dtype, "dv in chunks")
-        backward_temporaries.append(tape.new(state_shape, dtype, "gradients of states"))
-        dv = tape.new(value_shape, dtype, "dv")
-        del chunk_dv
-        dq, dk = tape.new(key_shape, dtype, "dq"), tape.new(key_shape, dtype, "dk")
-        dg = tape.new(head_shape, "fp32", "dg")
-        backward_temporaries.append(tape.new(key_shape, dtype, "dw"))
-        dg = tape.new(head_shape, "fp32", "dg")
-        backward_temporaries.append(tape.new(key_shape, dtype, "dk of w"))
-        values_gradient = tape.new(value_shape, dtype, "dv of w")
-        backward_temporaries.append(tape.new(head_shape, "fp32", "dg of w"))
-        db = tape.new(head_shape, dtype, "dbeta")
-        del dv
-        dg = tape.new(head_shape, "fp32", "dg summed")
-        del backward_temporaries
-        return [dq, dk, values_gradient, dg, db]
+class _RuleShapes(Record):
+    """Shapes of the delta rule's tensors on this rank, and the dtype of all but the decays."""
 
-    return tape.record(out, inputs, run, saves=saved)
+    key: tuple[int, ...]
+    """Queries or keys: [tokens, heads * key]."""
+    value: tuple[int, ...]
+    """Values: [tokens, heads * value]."""
+    head: tuple[int, ...]
+    """One number per head: [tokens, heads]."""
+    state: tuple[int, ...]
+    """The states between chunks: [chunks, heads, key, value]."""
+    dtype: str
+
+
+def _states_between_chunks(tape: Tape, shapes: _RuleShapes) -> list[Storage]:
+    """Allocate what recompute_w_u_fwd and chunk_gated_delta_rule_fwd_h return."""
+    return [
+        tape.new(shapes.key, shapes.dtype, "w"),
+        tape.new(shapes.value, shapes.dtype, "u"),
+        tape.new(shapes.state, shapes.dtype, "states of chunks"),
+        tape.new(shapes.value, shapes.dtype, "new values"),
+    ]
+
+
+def _delta_rule_backward(tape: Tape, shapes: _RuleShapes) -> list[Storage | None]:
+    """Run chunk_gated_delta_rule_bwd, kernel by kernel: return the gradients of q, k, v, the decay and beta.
+
+    Every local variable lives until the function returns. One that is assigned again frees its earlier tensor.
+    """
+    key, value, head, state, dtype = shapes
+    local_variables = _states_between_chunks(tape, shapes)  # computed again
+    dv_in_chunks = tape.new(value, dtype, "dv in chunks")  # chunk_bwd_dv_local
+    local_variables.append(tape.new(state, dtype, "gradients of states"))  # chunk_gated_delta_rule_bwd_dhu
+    dv = tape.new(value, dtype, "dv")
+    del dv_in_chunks  # `dv` is assigned again
+    dq, dk = tape.new(key, dtype, "dq"), tape.new(key, dtype, "dk")  # chunk_bwd_dqkwg
+    dg = tape.new(head, "fp32", "dg")
+    local_variables.append(tape.new(key, dtype, "dw"))
+    dg = tape.new(head, "fp32", "dg")
+    local_variables.append(tape.new(key, dtype, "dk of w"))  # prepare_wy_repr_bwd
+    dv_of_w = tape.new(value, dtype, "dv of w")
+    local_variables.append(tape.new(head, "fp32", "dg of w"))
+    db = tape.new(head, dtype, "dbeta")
+    del dv  # assigned again
+    dg = tape.new(head, "fp32", "dg summed")  # chunk_local_cumsum
+    del local_variables
+    return [dq, dk, dv_of_w, dg, db]
 
 
 KIND = "gated-delta-net"
@@ -252,36 +271,54 @@ def delta_net(
     """
     widths = local_widths(mixer, ctx.tp)
     demand_delta_net(ctx, widths)
-    path = "self_attention."
-    projected = column(ctx, x, projection(ctx, path + "in_proj", widths.width, ctx.hidden), "in_proj", spec)
-    bridged, proj = is_bridged(ctx.setting), projection(ctx, path + "out_proj", ctx.hidden, widths.values, adds=False)
+    in_proj = projection(ctx, "self_attention.in_proj", widths.width, ctx.hidden)
+    out_proj = projection(ctx, "self_attention.out_proj", ctx.hidden, widths.values, adds=False)
+    projected = column(ctx, x, in_proj, "in_proj", spec)
     context_ranks = ctx.setting.context_parallel
     if context_ranks > 1:  # from here on every rank has some heads of all tokens
         widths, projected = local_widths(mixer, ctx.tp, context_ranks), to_heads(ctx.tape, projected, context_ranks)
-    rows = projected.shape[0]
+    rule = _rule_inputs(ctx, mixer, widths, projected)
+    out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), rule.inputs, context_ranks)
+    head_norm = _head_norm(widths, spec)
+    discarded = Discarded(ctx) if "gdn_norm_out" in modules and not is_bridged(ctx.setting) else None
+    if discarded is not None:
+        (out,) = discarded.run(
+            lambda ctx, inputs: (_gated_norm(ctx, widths, head_norm, *inputs),), (out, rule.output_gate)
+        )
+    else:
+        out = _gated_norm(ctx, widths, head_norm, out, rule.output_gate)
+    result = row(ctx, out, out_proj, "out_proj")
+    if discarded is not None:
+        result = discarded.discard(result)
+    return result, out_proj
+
+
+class _RuleInputs(Record):
+    """What a delta net computes before its rule."""
+
+    inputs: Inputs
+    output_gate: Value
+    """The gate of the rule's output, [tokens, values]."""
+    forward_locals: tuple[Value, ...]
+    """The convolved q, k and v, and alpha: variables of the layer's forward, which live until it returns."""
+
+
+def _rule_inputs(ctx: Context, mixer: Mixer, widths: DeltaWidths, projected: Value) -> _RuleInputs:
+    """Split the joint projection [tokens, width] of this rank, and compute from its parts what the rule takes."""
+    rows, bridged = projected.shape[0], is_bridged(ctx.setting)
     qkv, gate, beta, alpha = ctx.tape.views(
         projected, (rows, widths.mixed), (rows, widths.values), (rows, widths.heads), (rows, widths.heads)
     )
     if bridged:  # heads of different groups are not adjacent: each reshape is a copy
         gate, beta, alpha = (copy(ctx.tape, t, "reshape") for t in (gate, beta, alpha))
         qkv = copy(ctx.tape, qkv, "reshape qkv") if widths.key_heads > 1 else qkv
-    conv_weight = ctx.parameter(path + "conv1d.weight", (widths.mixed * context_ranks, mixer.kernel))
+    context_ranks = ctx.setting.context_parallel
+    conv_weight = ctx.parameter("self_attention.conv1d.weight", (widths.mixed * context_ranks, mixer.kernel))
     qkv = convolution(ctx, qkv, conv_weight, context_ranks)
-    inputs = (_bridged_inputs if bridged else _prepared_inputs)(ctx, widths, qkv, beta, alpha)
-    del beta
-    if not bridged:
-        gate = copy(ctx.tape, gate, "contiguous gate")
-    head_norm = _head_norm(widths, spec)
-    out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), inputs, context_ranks)
-    discarded = Discarded(ctx) if "gdn_norm_out" in modules and not bridged else None
-    if discarded is not None:
-        (out,) = discarded.run(lambda ctx, inputs: (_gated_norm(ctx, widths, head_norm, *inputs),), (out, gate))
-    else:
-        out = _gated_norm(ctx, widths, head_norm, out, gate)
-    result = row(ctx, out, proj, "out_proj")
-    if discarded is not None:
-        result = discarded.discard(result)
-    return result, proj
+    if bridged:
+        return _RuleInputs(_bridged_inputs(ctx, widths, qkv, beta, alpha), gate, (qkv, alpha))
+    inputs = _prepared_inputs(ctx, widths, qkv, beta, alpha)
+    return _RuleInputs(inputs, copy(ctx.tape, gate, "contiguous gate"), (qkv, alpha))
 
 
 def _prepared_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value, alpha: Value) -> Inputs:

@@ -65,27 +65,13 @@ def route(ctx: Context, moe: Moe, x: Value) -> Value:
     Records what the router saves: its input, the top-k indices (int64), its scores (fp32) and the routing map (bool).
     ``moe_router_dtype`` sets the dtype of the logits.
     """
-    tape, setting = ctx.tape, ctx.setting
-    tokens = x.shape[0]
-    dtype = str(setting.option("moe_router_dtype") or x.dtype)
+    tape = ctx.tape
+    all_experts = (x.shape[0], moe.experts)
+    dtype = str(ctx.setting.option("moe_router_dtype") or x.dtype)
     weight = ctx.parameter("mlp.router", (moe.experts, ctx.hidden))
-    all_experts, top_k = (tokens, moe.experts), (tokens, moe.experts_per_token)
     logits = tape.value(all_experts, dtype, "router logits")
-    saved_x = x.storage
     logits = operator(tape, logits, (x, tape.parameter(weight)), ["router dX", "router dW"], saves=(x,))
-    del saved_x, x
-    saved: list[Storage | None] = [tape.new(top_k, "int64", "top-k experts")]
-    if setting.option("moe_z_loss_coeff") is not None:  # moe_utils.py, z_loss_func: logsumexp keeps both its ends
-        saved += [logits.storage, tape.new((tokens,), dtype, "logsumexp of router logits")]
-    if moe.router == "softmax-topk":
-        saved.append(tape.new(top_k, "fp32", "softmax of the chosen"))
-    else:
-        saved.append(tape.new(all_experts, "fp32", "router scores"))
-        saved.append(tape.new(top_k, "fp32", "scores of the chosen"))
-    if setting.option("moe_expert_capacity_factor") is not None:
-        saved.append(tape.new(all_experts, "bool", "capacity mask"))
-    if _balanced_by_loss(setting):
-        saved.append(tape.new(all_experts, "fp32", "scores for the auxiliary loss"))
+    saved = _saved_scores(ctx, moe, logits)
     probs = tape.value(all_experts, dtype, "routing probabilities")
     scattered = [tape.new(all_experts, "int32", "zeros_like(logits).int()"), tape.new(all_experts, "int32", "scatter")]
     del scattered
@@ -98,6 +84,25 @@ def route(ctx: Context, moe: Moe, x: Value) -> Value:
         saves=saved,
         temporaries=[(all_experts, "fp32", "router softmax backward")],
     )
+
+
+def _saved_scores(ctx: Context, moe: Moe, logits: Value) -> list[Storage | None]:
+    """Allocate what the router saves of its ``logits`` [tokens, experts]: the experts it chooses, and its scores."""
+    tape, setting, tokens = ctx.tape, ctx.setting, logits.shape[0]
+    all_experts, top_k = (tokens, moe.experts), (tokens, moe.experts_per_token)
+    saved: list[Storage | None] = [tape.new(top_k, "int64", "top-k experts")]
+    if setting.option("moe_z_loss_coeff") is not None:  # moe_utils.py, z_loss_func: logsumexp keeps both its ends
+        saved += [logits.storage, tape.new((tokens,), logits.dtype, "logsumexp of router logits")]
+    if moe.router == "softmax-topk":
+        saved.append(tape.new(top_k, "fp32", "softmax of the chosen"))
+    else:
+        saved.append(tape.new(all_experts, "fp32", "router scores"))
+        saved.append(tape.new(top_k, "fp32", "scores of the chosen"))
+    if setting.option("moe_expert_capacity_factor") is not None:
+        saved.append(tape.new(all_experts, "bool", "capacity mask"))
+    if _balanced_by_loss(setting):
+        saved.append(tape.new(all_experts, "fp32", "scores for the auxiliary loss"))
+    return saved
 
 
 def _balanced_by_loss(setting: Setting) -> bool:
@@ -117,14 +122,12 @@ def moe(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     shared_output = _shared_experts(ctx, moe, x, modules) if moe.shared.width else None
     tokens, weights, combine = dispatch(ctx, moe, x, probs)
     del probs
-    output = experts(ctx, moe, tokens, weights, recompute_activation="moe_act" in modules)
-    combined = combine.preprocess(output)
-    del tokens, weights  # local variables around both (routed_experts_compute)
-    for stage in (combine.communicate, combine.postprocess):
-        output = combined
-        combined = stage(output)
-    output = combined
-    del combine, stage, combined
+    expert_output = experts(ctx, moe, tokens, weights, recompute_activation="moe_act" in modules)
+    output = combine.preprocess(expert_output)
+    del tokens, weights, expert_output  # local variables of routed_experts_compute, which returns here
+    output = combine.communicate(output)
+    output = combine.postprocess(output)
+    del combine  # and with it the dispatcher's variables
     if shared_output is not None:
         output = add(tape, output, shared_output, "routed + shared")
     return output
@@ -137,9 +140,9 @@ class _Combine:
     """
 
     def __init__(self, ctx: Context, moe: Moe, rows: int, kept_tensors: tuple[Value, ...]) -> None:
-        self.ctx, self.m, self.rows = ctx, moe, rows
+        """``rows``: tokens of this rank. ``kept_tensors``: variables of the layer's forward until it returns."""
+        self.ctx, self.moe, self.rows = ctx, moe, rows
         self.kept_tensors = kept_tensors
-        """Local variables of the layer's forward, which live until it returns."""
 
     def preprocess(self, out: Value) -> Value:
         """``combine_preprocess``."""
@@ -154,10 +157,6 @@ class _Combine:
         return out
 
 
-def _fuses_permutation(setting: Setting) -> bool:
-    return bool(setting.option("moe_permute_fusion"))
-
-
 def permute(ctx: Context, moe: Moe, x: Value, probs: Value, rows: int) -> tuple[Value, Value]:
     """Copy the tokens of ``x`` into expert order: [rows, hidden], with their routing weights [rows].
 
@@ -166,7 +165,7 @@ def permute(ctx: Context, moe: Moe, x: Value, probs: Value, rows: int) -> tuple[
     tape = ctx.tape
     permuted = tape.value((rows, x.shape[-1]), x.dtype, "permuted tokens")
     weights = tape.value((rows,), probs.dtype, "permuted probabilities")
-    if _fuses_permutation(ctx.setting):
+    if ctx.setting.option("moe_permute_fusion"):
         saved: list[Storage] = [tape.new((x.shape[0], 2 * moe.experts + 1), "int32", "row id map")]
     else:
         saved = [tape.new((rows,), "int64", "sorted indices"), tape.new((moe.experts, x.shape[0]), "bool", "mask")]
@@ -209,6 +208,7 @@ def _into_global_buffer(tape: Tape, x: Value, rows: int) -> Value:
 
 
 Dispatched = tuple[Value, Value, _Combine]
+"""Token copies [copies, hidden] for the experts of this rank, their routing weights [copies], and how to combine."""
 
 
 class _AllToAllCombine(_Combine):
@@ -219,13 +219,14 @@ class _AllToAllCombine(_Combine):
     def __init__(
         self, ctx: Context, moe: Moe, rows: int, kept_tensors: tuple[Value, ...], sent: int, received: int, dtype: str
     ) -> None:
+        """``sent``, ``received``: token copies that leave and reach this rank. ``dtype``: of the probabilities."""
         super().__init__(ctx, moe, rows, kept_tensors)
         self.sent, self.received, self.dtype = sent, received, dtype
 
     def preprocess(self, out: Value) -> Value:
         """Restore the order in which copies arrived, and reduce-scatter them over the expert-tensor group."""
         tape, setting = self.ctx.tape, self.ctx.setting
-        if self.m.experts // setting.expert_parallel > 1:
+        if self.moe.experts // setting.expert_parallel > 1:
             out = _new_rows(tape, out, out.shape[0], "unsort chunks")
         if setting.expert_tensor_parallel > 1:
             return _reduce_scatter(tape, out, self.received, self.dtype, "reduce-scatter over the expert-tensor group")
@@ -233,15 +234,13 @@ class _AllToAllCombine(_Combine):
 
     def communicate(self, out: Value) -> Value:
         """Return the copies to the ranks of their tokens by an all-to-all."""
-        return (
-            _new_rows(self.ctx.tape, out, self.sent, "combine all-to-all")
-            if self.ctx.setting.expert_parallel > 1
-            else out
-        )
+        if self.ctx.setting.expert_parallel == 1:
+            return out
+        return _new_rows(self.ctx.tape, out, self.sent, "combine all-to-all")
 
     def postprocess(self, out: Value) -> Value:
         """Add up the copies of each token: [tokens, hidden]."""
-        return unpermute(self.ctx, self.m, out, self.rows)
+        return unpermute(self.ctx, self.moe, out, self.rows)
 
 
 def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched:
@@ -258,7 +257,7 @@ def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
     if setting.expert_parallel > 1:
         tokens = _new_rows(tape, tokens, received, "dispatch all-to-all")
         weights = _new_rows(tape, weights, received, "dispatch all-to-all")
-    alive = (permuted, tokens)
+    kept_tensors = (permuted, tokens)
     if setting.expert_tensor_parallel > 1:
         gathered_rows = received * setting.expert_tensor_parallel
         tokens = _new_rows(tape, tokens, gathered_rows, "all-gather over the expert-tensor group")
@@ -266,7 +265,7 @@ def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
     if moe.experts // setting.expert_parallel > 1:
         tokens = _new_rows(tape, tokens, tokens.shape[0], "sort chunks by expert")
         weights = _new_rows(tape, weights, weights.shape[0], "sort chunks by expert")
-    return tokens, weights, _AllToAllCombine(ctx, moe, x.shape[0], alive, sent, received, probs.dtype)
+    return tokens, weights, _AllToAllCombine(ctx, moe, x.shape[0], kept_tensors, sent, received, probs.dtype)
 
 
 class _AllGatherCombine(_Combine):
@@ -281,7 +280,7 @@ class _AllGatherCombine(_Combine):
     def preprocess(self, out: Value) -> Value:
         """Add up the local copies of each token of the whole expert group."""
         setting = self.ctx.setting
-        return unpermute(self.ctx, self.m, out, self.rows * setting.expert_parallel * setting.expert_tensor_parallel)
+        return unpermute(self.ctx, self.moe, out, self.rows * setting.expert_parallel * setting.expert_tensor_parallel)
 
     def communicate(self, out: Value) -> Value:
         """Reduce-scatter the sums over the expert group: [this rank's tokens, hidden]."""
@@ -320,7 +319,7 @@ class _FlexCombine(_Combine):
 
     def preprocess(self, out: Value) -> Value:
         """Add up the copies of each received token on the expert's rank."""
-        return unpermute(self.ctx, self.m, out, self.received)
+        return unpermute(self.ctx, self.moe, out, self.received)
 
     def communicate(self, out: Value) -> Value:
         """Return the sums to the ranks of their tokens by DeepEP's fused combine."""

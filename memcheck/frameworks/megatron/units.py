@@ -178,20 +178,12 @@ def _layer_units(
     ``layer_numbers``: the chunk's layers. ``shared_layers``: units that were built for other chunks of the job. After
     the first trained layer every input needs a gradient. Equal layers share one unit object, and so one replay.
     """
-    adapter, frozen = setting.adapter, frozen_layers(job.freeze)
+    frozen = frozen_layers(job.freeze)
+    bf16_numbers = bf16_layers(setting, len(shared_layers.layers))
     units: list[Unit] = []
-    layers = shared_layers.layers
-    bf16_numbers = bf16_layers(setting, len(layers))
-    numbered = bool(frozen or bf16_numbers or inventory)
-    previous: tuple[Block, bool] | None = None
     for group, recompute in recompute_groups(job, setting, layer_numbers):
-        if previous is not None and len(group) == 1:
-            previous_layer, previous_recompute = previous
-            if layers[group[0]] is previous_layer and recompute is previous_recompute:
-                units.append(units[-1])
-                continue
-        blocks = tuple([layers[i] for i in group])
-        trained = adapter is None and not frozen.issuperset(group)
+        blocks = tuple([shared_layers.layers[number] for number in group])
+        trained = setting.adapter is None and not frozen.issuperset(group)
         is_bf16 = group[0] in bf16_numbers
         key = (
             *map(id, blocks),
@@ -201,27 +193,35 @@ def _layer_units(
             setting.needs_input_gradient,
             setting.holds_output_gradient,
         )
-        if key not in shared_layers.units:
-            layer_setting = in_bf16(setting) if is_bf16 else setting
-            for block in blocks:
-                _require_block_covered(block, whole(layer_setting._replace(adapter=None)))
-            curve = _layers_curve(blocks, layer_setting._replace(trained=trained), recompute, inventory)
-            block_lists = [block_tensors(b, job, architecture.hidden_size) for b in blocks]
-            if adapter is not None:
-                block_lists = [_with_adapters(tensors, layer_setting, adapter) for tensors in block_lists]
-            tensors = block_lists[0] if len(block_lists) == 1 else tuple(chain.from_iterable(block_lists))
-            unit_tensors = tensors if adapter is not None else _freeze_unless(tensors, trained)
-            shared_layers.units[key] = Unit(
-                kind="block", name="", tensors=unit_tensors, first_curve=curve, later_curve=curve
-            )
-        unit = shared_layers.units[key]
+        unit = shared_layers.units.get(key)
+        if unit is None:
+            group_setting = (in_bf16(setting) if is_bf16 else setting)._replace(trained=trained)
+            unit = _checkpoint_unit(job, architecture.hidden_size, blocks, group_setting, recompute, inventory)
+            shared_layers.units[key] = unit
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
-        # the next layer may be equal if its number decides nothing, and its input needs a gradient as this one's does
-        repeats = setting.needs_input_gradient and len(group) == 1 and not numbered
-        previous = (blocks[0], recompute) if repeats else None
         if not setting.needs_input_gradient:  # the next layer's input needs one if this layer has a graph
             setting = setting._replace(needs_input_gradient=trained or unit.first_curve.output_gradient_bytes > 0)
     return units, setting
+
+
+def _checkpoint_unit(
+    job: TrainingJob, hidden: int, blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool
+) -> Unit:
+    """Build the unit of one layer, or of the consecutive layers of one checkpoint: their tensors and their curve.
+
+    ``setting``: the layers' own; its ``trained`` says whether their base weights get gradients. The tensors of a single
+    layer are the tuple that all equal layers share.
+    """
+    for block in blocks:
+        _require_block_covered(block, whole(setting))
+    curve = _layers_curve(blocks, setting, recompute, inventory)
+    tensors_by_block = [block_tensors(block, job, hidden) for block in blocks]
+    if setting.adapter is not None:
+        tensors_by_block = [_with_adapters(tensors, setting, setting.adapter) for tensors in tensors_by_block]
+    tensors = tensors_by_block[0] if len(blocks) == 1 else tuple(chain.from_iterable(tensors_by_block))
+    if setting.adapter is None:
+        tensors = _freeze_unless(tensors, setting.trained)
+    return Unit(kind="block", name="", tensors=tensors, first_curve=curve, later_curve=curve)
 
 
 def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chunk) -> list[Unit]:
@@ -252,7 +252,7 @@ def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: 
 
 
 def _freeze_unless(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
-    """The tensors as they are if ``trained``, else all frozen."""
+    """Return the tensors as they are if ``trained``, else all frozen."""
     return tensors if trained else tuple(t._replace(trained=False) for t in tensors)
 
 
@@ -269,8 +269,8 @@ def bf16_layers(setting: Setting, layers: int) -> set[int]:
 
 
 def in_bf16(setting: Setting) -> Setting:
-    """The setting without fp8."""
-    return setting._replace(options=tuple(o for o in setting.options if o[0] != "fp8_format"))
+    """Return the setting without fp8."""
+    return setting._replace(options=tuple((name, value) for name, value in setting.options if name != "fp8_format"))
 
 
 def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]) -> list[tuple[tuple[int, ...], bool]]:
