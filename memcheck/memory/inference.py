@@ -94,35 +94,36 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "describe the model by name, config or architecture",
             "/model/rough",
         )
-    if job.architecture.encoder is not None:
-        raise UnsupportedError(
-            "memcheck has no model of serving an encoder-decoder, whose decoder reads what its encoder makes once",
-            "size its training, or exclude the plan",
-            "/model",
-        )
-    if any(
-        isinstance(block.mixer, Attention) and isinstance(block.mixer.extension, Compressed)
-        for block, _ in job.architecture.blocks
-    ):
-        raise UnsupportedError(
-            "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys and those of its window",
-            "size its training, or exclude the plan",
-            "/model",
-        )
-    if job.architecture.vision is not None and job.architecture.vision.crosses:
-        raise UnsupportedError(
-            "memcheck has no model of serving a model whose layers read pictures by cross attention",
-            "size its language model alone: `model: {part: language}`",
-            "/model",
-        )
-    if job.architecture.vision is None and any(tower.part in ("vision", "audio") for tower in job.architecture.others):
-        raise UnsupportedError(
-            f"memcheck has no model of serving {job.architecture.model_type} with its tower",
-            "size its language model alone: `model: {part: language}`",
-            "/model",
-        )
+    _require_served(job.architecture)
     stages = stage_parts(job.architecture.num_layers, job.layout.pipeline)
     return tuple([_rank(job, job.architecture, stage, rank, inventory) for rank, stage in enumerate(stages)])
+
+
+def _require_served(architecture: Architecture) -> None:
+    """Check that memcheck has a model of serving this architecture.
+
+    Raises:
+        UnsupportedError: it is an encoder-decoder, DeepSeek V4, or has a tower that memcheck cannot serve.
+    """
+    train_only = "size its training, or exclude the plan"
+    language_alone = "size its language model alone: `model: {part: language}`"
+    if architecture.encoder is not None:
+        message = "an encoder-decoder, whose decoder reads what its encoder makes once"
+        raise UnsupportedError(f"memcheck has no model of serving {message}", train_only, "/model")
+    if any(_has_compressed_cache(block) for block, _ in architecture.blocks):
+        message = "DeepSeek V4, whose cache has compressed keys and those of its window"
+        raise UnsupportedError(f"memcheck has no model of serving {message}", train_only, "/model")
+    if architecture.vision is not None and architecture.vision.crosses:
+        message = "a model whose layers read pictures by cross attention"
+        raise UnsupportedError(f"memcheck has no model of serving {message}", language_alone, "/model")
+    if architecture.vision is None and any(tower.part in ("vision", "audio") for tower in architecture.others):
+        message = f"{architecture.model_type} with its tower"
+        raise UnsupportedError(f"memcheck has no model of serving {message}", language_alone, "/model")
+
+
+def _has_compressed_cache(block: Block) -> bool:
+    """Say whether a layer caches compressed keys next to those of its window (DeepSeek V4)."""
+    return isinstance(block.mixer, Attention) and isinstance(block.mixer.extension, Compressed)
 
 
 def _rank(job: InferenceJob, architecture: Architecture, stage: Part, rank: int, inventory: bool) -> RankEstimate:
@@ -171,9 +172,7 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     Equal layers are listed once, with their number.
     """
     layout, blocks = job.layout, architecture.layers()[stage.first : stage.last]
-    numbers_of_block: dict[
-        int, list[int]
-    ] = {}  # layer numbers by the identity of their block, which equal layers share
+    numbers_of_block: dict[int, list[int]] = {}  # layer numbers, by the identity of the block that equal layers share
     for number, block in enumerate(blocks, stage.first):
         numbers_of_block.setdefault(id(block), []).append(number)
     distinct = list({id(block): block for block in blocks}.values())
@@ -182,9 +181,7 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     for block in distinct:
         numbers = numbers_of_block[id(block)]
         weights += [(weight, len(numbers)) for weight in _of_block(job, block)]
-        if (
-            paged_bytes is None
-        ):  # memcheck does not know how an engine pages this model's cache: its size without paging
+        if paged_bytes is None:  # how an engine pages this model's cache is not known: its size without paging
             bytes_per_sequence = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
             caches.append((block, rounded(job.batch_size * bytes_per_sequence), len(numbers)))
             continue

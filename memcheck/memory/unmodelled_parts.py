@@ -35,32 +35,54 @@ def refuse_parts(job: TrainingJob, architecture: Architecture) -> None:
             "freeze `language`, or give the step pictures",
             "/training/freeze",
         )
-    if architecture.vision is None:  # an encoder-decoder, or towers that are idle
-        if architecture.encoder is not None:
-            _refuse_with_encoder(job, architecture.encoder)
-            if architecture.encoder.words:
-                _refuse_of_two_tables(job)
-        elif any(tower.part != "language" for tower in architecture.others):
-            if job.images is not None and job.images.pictures and job.method == "full" and "vision" not in job.freeze:
-                raise UnsupportedError(
-                    f"memcheck has no model of what a trained tower of {architecture.model_type} keeps of a picture",
-                    "freeze it: `freeze: [vision]`, or write `images: {per_sample: 0}` for samples of text alone",
-                    "/training/images",
-                )
-            _refuse_divided(job, "a tower", ", or size the language model alone: `model: {part: language}`")
-        return
-    alternative = ", or size the language model alone: `model: {part: language}`"
-    _refuse_divided(
-        job, "a vision tower", alternative, sees=not architecture.vision.crosses, pads=not architecture.vision.crosses
-    )
+    if architecture.vision is not None:
+        _refuse_with_vision(job, architecture, crosses=bool(architecture.vision.crosses))
+    elif architecture.encoder is not None:
+        _refuse_with_encoder(job, architecture.encoder)
+        if architecture.encoder.words:
+            _refuse_of_two_tables(job)
+    elif any(tower.part != "language" for tower in architecture.others):
+        _refuse_with_idle_tower(job, architecture.model_type)
+
+
+LANGUAGE_ALONE = ", or size the language model alone: `model: {part: language}`"
+"""The end of a help: another way to size a plan with a tower."""
+
+
+def _refuse_with_vision(job: TrainingJob, architecture: Architecture, *, crosses: bool) -> None:
+    """Check that memcheck has a memory model of the plan for a model with a vision tower.
+
+    ``crosses``: layers of the language model read pictures by cross attention, and not in their input.
+
+    Raises:
+        UnsupportedError: the plan asks for something without a memory model.
+    """
+    _refuse_divided(job, "a vision tower", LANGUAGE_ALONE, sees=not crosses, pads=not crosses)
     lora = job.lora
-    reaches = lora is not None and lora.target_modules == "all-linear" and (not lora.parts or "vision" in lora.parts)
-    if reaches and architecture.model_type in MISTAKEN:
+    adapts_tower = lora is not None and (not lora.parts or "vision" in lora.parts)
+    adapts_all = lora is not None and lora.target_modules == "all-linear"
+    if adapts_tower and adapts_all and architecture.model_type in MISTAKEN:
         raise UnsupportedError(
             f"memcheck has no model of `all-linear` in the tower of {architecture.model_type}",
             "adapt the language model alone: `lora: {parts: [language]}`, or name the modules",
             "/training/lora",
         )
+
+
+def _refuse_with_idle_tower(job: TrainingJob, model_type: str) -> None:
+    """Check that memcheck has a memory model of the plan for a tower whose pictures it does not know.
+
+    Raises:
+        UnsupportedError: the tower is trained on pictures, or the plan asks for something else without a memory model.
+    """
+    sees_pictures = job.images is not None and job.images.pictures
+    if sees_pictures and job.method == "full" and "vision" not in job.freeze:
+        raise UnsupportedError(
+            f"memcheck has no model of what a trained tower of {model_type} keeps of a picture",
+            "freeze it: `freeze: [vision]`, or write `images: {per_sample: 0}` for samples of text alone",
+            "/training/images",
+        )
+    _refuse_divided(job, "a tower", LANGUAGE_ALONE)
 
 
 def _refuse_of_stages(job: TrainingJob, architecture: Architecture, resident: tuple[str, str]) -> None:

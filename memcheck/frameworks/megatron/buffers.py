@@ -68,12 +68,15 @@ def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:
 
 MATRIX = 2
 REMEMBERED = 64
+"""Units whose counts are kept."""
 _Kind = tuple[int, bool, bool, bool, int]
-_known: dict[int, tuple[tuple[LocalTensor, ...], dict[_Kind, int]]] = {}
+"""The fields of :class:`Counted` without the last."""
+_counts_by_identity: dict[int, tuple[tuple[LocalTensor, ...], dict[_Kind, int]]] = {}
 """By identity: to hash the tensors of a layer with hundreds of experts takes longer than to count them."""
 
 
 TABLES = ("word_embeddings", "output_layer")
+"""Parts of the names of matrices that Muon leaves to Adam."""
 
 
 def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
@@ -81,24 +84,23 @@ def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
 
     Equal layers share one tuple of tensors, so that the result is cached by its identity.
     """
-    known = _known.get(id(tensors))
-    if known is not None:
-        _, counts = known
-        return counts
-    if len(_known) >= REMEMBERED:
-        _known.clear()
-    counts = {}
+    remembered = _counts_by_identity.get(id(tensors))
+    if remembered is not None:
+        return remembered[1]
+    if len(_counts_by_identity) >= REMEMBERED:
+        _counts_by_identity.clear()
+    counts: dict[_Kind, int] = {}
     for t in tensors:
         name, is_matrix = t.name, t.matrix
-        updated = is_matrix and len(t.shape) == MATRIX and not (TABLES[0] in name or TABLES[1] in name)
-        kind = (t.numel, t.trained, t.expert, is_matrix and "linear" in name, t.shape[0] if updated else 0)
+        by_muon = is_matrix and len(t.shape) == MATRIX and not (TABLES[0] in name or TABLES[1] in name)
+        kind = (t.numel, t.trained, t.expert, is_matrix and "linear" in name, t.shape[0] if by_muon else 0)
         counts[kind] = counts.get(kind, 0) + 1
-    _known[id(tensors)] = tensors, counts  # holds them, so that no others have their identity
+    _counts_by_identity[id(tensors)] = tensors, counts  # holds them, so that no others have their identity
     return counts
 
 
 def elements(tensors: Iterable[Counted]) -> int:
-    """Elements of all of them."""
+    """Count the elements of all tensors of a list."""
     return sum([t.numel * t.times for t in tensors])
 
 
@@ -108,8 +110,11 @@ def runs_of(units: Sequence[Unit]) -> list[tuple[Unit, int]]:
 
 
 PARAMETER_ALIGNMENT = 64
+"""Elements to which the start of each parameter is aligned."""
 BUCKET_ALIGNMENT = 128
+"""Elements to which the end of a bucket is aligned, on all ranks together."""
 HIGH_BANDWIDTH_ALIGNMENT = 2**16
+"""The same with ``ddp_pad_buckets_for_high_nccl_busbw``."""
 FUSED_SCALES_SINCE = (2, 14)
 """TransformerEngine, whose Adam takes two states in bf16 as they are from then on."""
 

@@ -37,7 +37,9 @@ class Extra(Record):
     """Bytes that are live while a unit runs, in addition to its own curve."""
 
     forward: int
+    """Gathered and prefetched parameters in the unit's forward."""
     backward: int
+    """The same in its backward, and gradients that are not reduced yet."""
 
 
 def strategy(job: TrainingJob) -> str:
@@ -157,12 +159,14 @@ def root_bytes(job: TrainingJob, units: list[Unit]) -> int:
 
 
 class GatheredLayer(Record):
-    """What one layer weighs when it is gathered, and when its gradients wait."""
+    """The size of one layer under Megatron-FSDP."""
 
     elements: int
-    """By which prefetching and reduction are limited."""
+    """Elements of its parameters, by which prefetching and reduction are limited."""
     parameter: int
+    """Bytes of its gathered parameters."""
     gradient: int
+    """Bytes of its gradients before they are reduced."""
 
 
 def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
@@ -172,28 +176,21 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     layers, and gradients that are not reduced yet. ``units``: of one model chunk in forward order.
     """
     limit = unit_size(job, units)
-    gathers = strategy(job) == "optim_grads_params"
     gradient_item_bytes = DTYPE_BYTES[gradient_dtype(job)]
-    blocks = [i for i, unit in enumerate(units) if unit.kind == "block"]
-    layer_by_id = {}
-    for tensors in {id(units[i].tensors): units[i].tensors for i in blocks}.values():
-        counted_tensors = counted([tensors])
-        parameter = parameter_bytes(job, counted_tensors) if gathers else 0
-        gradient = gradient_item_bytes * elements([t for t in counted_tensors if t.trained])
-        layer_by_id[id(tensors)] = GatheredLayer(elements(counted_tensors), parameter, gradient)
-    layers = {i: layer_by_id[id(units[i].tensors)] for i in blocks}
+    layers = _gathered_layers(job, units, gradient_item_bytes)
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
         return _double_buffered(units, layers, gradient_item_bytes)
     unit_extras: list[Extra] = []
+    in_order = list(layers.values())
     # gradient bytes of the last 0, 1, 2, ... layers together
-    gradients_of_last = [*accumulate((layers[block].gradient for block in reversed(blocks)), initial=0)]
+    gradients_of_last = [*accumulate((layer.gradient for layer in reversed(in_order)), initial=0)]
     layers_done = 0
     outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
-        earlier_layers = (layers[blocks[position]] for position in range(layers_done - 1, -1, -1))
+        earlier_layers = reversed(in_order[:layers_done])
         if i in layers:
             layers_done += 1
-        later_layers = (layers[blocks[position]] for position in range(layers_done, len(blocks)))
+        later_layers = in_order[layers_done:]
         layer = layers.get(i, GatheredLayer(0, 0, 0))
         forward = layer.parameter + _prefetched_bytes(later_layers, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
@@ -201,10 +198,31 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
         backward = layer.parameter + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
         # later layers' gradients that are not reduced yet: at most the limit and one layer more
         most_unreduced = gradient_item_bytes * (limit + layer.elements)
-        unreduced = min(most_unreduced, gradients_of_last[len(blocks) - layers_done])
+        unreduced = min(most_unreduced, gradients_of_last[len(in_order) - layers_done])
         root_bucket = gradient_item_bytes * outer_elements[i]
         unit_extras.append(Extra(rounded(forward), rounded(backward + layer.gradient + unreduced + root_bucket)))
     return unit_extras
+
+
+def _gathered_layers(job: TrainingJob, units: list[Unit], gradient_item_bytes: int) -> dict[int, GatheredLayer]:
+    """Return the bytes of each layer of a chunk, by the number of its unit in forward order.
+
+    Parameters count as 0 unless they are gathered (``optim_grads_params``). Equal layers share one tuple of tensors,
+    which is counted once.
+    """
+    gathers = strategy(job) == "optim_grads_params"
+    by_tensors: dict[int, GatheredLayer] = {}
+    layers: dict[int, GatheredLayer] = {}
+    for number, unit in enumerate(units):
+        if unit.kind != "block":
+            continue
+        if id(unit.tensors) not in by_tensors:
+            tensors = counted([unit.tensors])
+            parameter = parameter_bytes(job, tensors) if gathers else 0
+            gradient = gradient_item_bytes * elements([t for t in tensors if t.trained])
+            by_tensors[id(unit.tensors)] = GatheredLayer(elements(tensors), parameter, gradient)
+        layers[number] = by_tensors[id(unit.tensors)]
+    return layers
 
 
 def _double_buffered(units: list[Unit], layers: dict[int, GatheredLayer], gradient_item_bytes: int) -> list[Extra]:

@@ -34,8 +34,8 @@ from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_o
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import ranks_with_highest_peak
+from memcheck.job import keys
 from memcheck.job.keys import UNREAD, AnyBatch, any_batch
-from memcheck.job.keys import state_key as without_step
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -165,10 +165,11 @@ def state_key(job: TrainingJob) -> TrainingJob:
     """Return the job without the settings that only decide how a step runs; jobs of equal key share their states.
 
     Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided.
-    They read the number of data-parallel ranks, and nothing of micro-batches.
+    Unlike :func:`memcheck.job.keys.state_key` the key has the exact number of data-parallel ranks, to which buffers are
+    padded, and nothing of micro-batches.
     """
     layout = job.layout._replace(nodes=UNREAD, gpus_per_node=UNREAD)
-    return without_step(job)._replace(gradient_accumulation_steps=UNREAD, layout=layout)
+    return keys.state_key(job)._replace(gradient_accumulation_steps=UNREAD, layout=layout)
 
 
 @lru_cache(maxsize=512)
@@ -240,8 +241,7 @@ class _RankBuilder:
         self.job, self.architecture = job, architecture
         self.device, self.inventory = device, inventory
         self.setting = megatron_setting(job, architecture, device.arch)
-        self.alike = SharedLayers(architecture.layers(), {})
-        self.identities = list(map(id, self.alike.layers))
+        self.shared_layers = SharedLayers(architecture.layers(), {})
         self.outlines: dict[tuple[object, ...], RankContents] = {}
         self.chunks: dict[tuple[object, ...], list[Unit]] = {}
         every_n_layers = job.checkpointing.every_n_layers
@@ -284,7 +284,7 @@ class _RankBuilder:
         """
         if not (chunk.embedding or chunk.head or chunk.mtp):
             embedding = head = False  # layers alone are equal wherever the embedding and the head are
-        layer_ids = tuple([self.identities[i] for i in chunk.layers])
+        layer_ids = tuple([id(self.shared_layers.layers[i]) for i in chunk.layers])
         layer_numbers = chunk.layers if self.numbered else ()
         key = (layer_ids, layer_numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
         built = self.chunks.get(key)
@@ -298,7 +298,7 @@ class _RankBuilder:
             shares_embedding=self.architecture.tie_word_embeddings and embedding and head,
             rank_has_embedding=embedding,
             inventory=self.inventory,
-            shared_layers=self.alike,
+            shared_layers=self.shared_layers,
         )
         return built_units
 
@@ -314,14 +314,9 @@ class _RankBuilder:
         _, embedding, head, sends_back, sends_on = key
         all_units = list(chain.from_iterable(units))
         unit_runs = runs_of(all_units)
-        tuples_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-        for unit, times in unit_runs:  # equal layers share one tuple of tensors
-            _, count = tuples_by_id.get(id(unit.tensors), (unit.tensors, 0))
-            tuples_by_id[id(unit.tensors)] = unit.tensors, count + times
-        tensors: list[tuple[LocalTensor, int]] = []
-        for tensors_of_unit, count in tuples_by_id.values():
-            tensors += [(t, count) for t in tensors_of_unit]
-        layers = {id(self.alike.layers[i]): self.alike.layers[i] for chunk in chunks for i in chunk.layers}
+        tensors = _count_tensors(unit_runs)
+        all_layers = self.shared_layers.layers
+        layers = {id(all_layers[i]): all_layers[i] for chunk in chunks for i in chunk.layers}
         blocks = Blocks(list(layers.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
         workspace_components = code.always(job, architecture, self.setting, blocks, self.device)
@@ -346,6 +341,18 @@ class _RankBuilder:
         )
         resident = interned([(unit.tensors, times) for unit, times in unit_runs])
         return RankContents(key, rank, resident, sum(count * t.numel for t, count in tensors))
+
+
+def _count_tensors(unit_runs: list[tuple[Unit, int]]) -> list[tuple[LocalTensor, int]]:
+    """List the tensors of a rank, each with the number of equal ones: equal layers share one tuple of tensors.
+
+    ``unit_runs``: units in order, each with the number of equal ones in a row.
+    """
+    units_with: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+    for unit, times in unit_runs:
+        _, count = units_with.get(id(unit.tensors), (unit.tensors, 0))
+        units_with[id(unit.tensors)] = unit.tensors, count + times
+    return [(tensor, count) for tensors, count in units_with.values() for tensor in tensors]
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
