@@ -83,10 +83,9 @@ def nearest(config: Mapping[str, Any], families: Mapping[str, str], family: Fami
 
 
 def _read_as(config: Mapping[str, Any], name: str, read: Callable[[ConfigReader], Architecture]) -> Near | None:
-    """Return Try to read a configuration as a known family: which keys it misses, and which keys that may carry a size
-    it leaves unread.
+    """Return how the family ``name`` reads a configuration; None where its reader fails, as the structures differ.
 
-    None where the family's reader fails for another reason: the structures differ.
+    ``read``: the family's reader. A missing whole number is no failure.
     """
     reader = Collecting(config, name)
     try:

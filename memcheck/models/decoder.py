@@ -234,6 +234,16 @@ def pre_norm_block(
     )
 
 
+def with_attention(blocks: tuple[tuple[Block, int], ...], **fields: Any) -> tuple[tuple[Block, int], ...]:
+    """Return runs of (layer, how many) with other ``fields`` of their attention; other mixers stay as they are."""
+    changed = []
+    for block, count in blocks:
+        if isinstance(block.mixer, Attention):
+            block = block._replace(mixer=block.mixer._replace(**fields))
+        changed.append((block, count))
+    return tuple(changed)
+
+
 def decoder(
     config: ConfigReader,
     size: StackDimensions,

@@ -196,9 +196,9 @@ class Attention(Record):
     """Sliding or chunked window in tokens; None = full attention."""
     fused_qkv: str = ""
     """How the output of one matrix for q, k and v is taken apart; all of it stays alive while any part of it does:
-    ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices`` (Phi-3) | ``parts`` (Persimmon:
-    picked, then normed) | ``shards`` (CodeGen: heads of four slices, copied) | ``index`` (Falcon: keys and values are
-    picked with an index list, and so copied); empty: q, k and v have a matrix each.
+    ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices`` (Phi-3) | ``shards`` (CodeGen:
+    heads of four slices, copied) | ``index`` (Falcon: keys and values are picked with an index list, and so
+    copied); empty: q, k and v have a matrix each.
     """
     rotation: Rotation = HALF
     """How queries and keys are rotated."""

@@ -53,10 +53,10 @@ class PerLayer(Record):
 
 
 class HyperConnections(Record):
-    """What mixes the streams around each half of a layer (DeepSeek V4, Hy 4)."""
+    """What mixes the streams around each half of a layer (DeepSeek V4)."""
 
     rounds: int
-    """Rounds in which the mixture is normed; 0: it is not (Hy 4)."""
+    """Rounds in which the mixture is normed (``hc_sinkhorn_iters``)."""
 
 
 class SparePairs(Record):
@@ -184,17 +184,17 @@ class UnscaledAltUpBlock(AltUpBlock):
 
 
 class DualAttentionBlock(Block):
-    """A layer with two attentions, of which ``beside`` is the second, and two dense networks in turn (LongCat Flash).
+    """A layer of two attentions, ``mixer`` and ``second_mixer``, and two dense networks in turn (LongCat Flash).
 
-    Experts run in parallel with the first of these; their output waits for the end. Norms of outputs come before the
-    second of each.
+    Experts run in parallel with both networks, and their output is added at the end. ``mixer_output_norm`` and
+    ``mlp_output_norm`` are the norms before the second attention and the second network.
     """
 
 
 class SharedTransformerBlock(Block):
     """A layer whose attention and feed-forward network read the stream and the embedding, without residual sums.
 
-    The result is added to what ``beside`` reads after its norm, ``mixer_output_norm`` (Zamba 2).
+    The result is added to what ``second_mixer`` reads after its norm, ``mixer_output_norm`` (Zamba 2).
     """
 
 

@@ -47,7 +47,7 @@ def read_qwen2(config: ConfigReader, model: TowerContext) -> IdleTowers:
 def read_voxtral(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """Read the tower of ``model_type: voxtral``: frames side by side, two matrices without biases."""
     outputs = model.language.hidden_size
-    model.outer.activation("projector_hidden_act", default="gelu")
+    model.outer.activation("projector_hidden_act", default="gelu")  # checked alone: nothing runs
     model.outer.ignore("hidden_size", "vocab_size")
     config.ignore("head_dim")
     tower, width = _whisper_encoder(config)
@@ -58,7 +58,7 @@ def read_voxtral(config: ConfigReader, model: TowerContext) -> IdleTowers:
 def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """Read the tower of ``model_type: audioflamingo3``: two matrices with biases."""
     outputs, outer = model.language.hidden_size, model.outer
-    outer.activation("projector_hidden_act", default="gelu")
+    outer.activation("projector_hidden_act", default="gelu")  # checked alone: nothing runs
     bias = outer.flag("projector_bias", default=True)
     tower, width = _whisper_encoder(config)
     return _idle_towers(tower, two_matrices(MATRICES, width, outputs, outputs, bias=bias))
@@ -90,7 +90,7 @@ def read_moss(config: ConfigReader, model: TowerContext) -> IdleTowers:
     norm.
     """
     outputs, outer = model.language.hidden_size, model.outer
-    outer.activation("projector_hidden_act", default="silu")
+    outer.activation("projector_hidden_act", default="silu")  # checked alone: nothing runs
     bias = outer.flag("projector_bias", default=True)
     outer.ignore("audio_chunk_size")
     merge = outer.integer("audio_merge_size", default=4)
@@ -138,7 +138,7 @@ def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
     are projected.
     """
     outputs = model.language.hidden_size
-    model.outer.activation("projector_hidden_act", default="gelu")
+    model.outer.activation("projector_hidden_act", default="gelu")  # checked alone: nothing runs
     width, heads = config.integer("hidden_size", default=1280), config.integer("num_attention_heads", default=20)
     inner = config.integer("intermediate_size", default=5120)
     key_width = (config.optional_integer("num_key_value_heads") or heads) * (width // heads)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from memcheck.models.decoder import linear
+from memcheck.models.decoder import linear, with_attention
 from memcheck.models.families import llama
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Pooling
+from memcheck.models.types import Architecture, Pooling
 
 POOLED_ROWS: dict[str, Literal["first", "mean", "labels"]] = {"bos": "first", "mean": "mean", "late": "labels"}
 """Rows that the class for labels pools, by ``classifier_pooling``."""
@@ -23,13 +23,9 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("classifier_pooling", f"classifier_pooling {pooled!r} is none of {', '.join(POOLED_ROWS)}")
     architecture = llama.read(config)
     hidden = architecture.hidden_size
-    blocks = tuple(
-        (b._replace(mixer=b.mixer._replace(bidirectional=True)) if isinstance(b.mixer, Attention) else b, count)
-        for b, count in architecture.blocks
-    )
     dense = linear("dense", hidden, hidden, "head", "none", bias=True)
     return architecture._replace(
-        blocks=blocks,
+        blocks=with_attention(architecture.blocks, bidirectional=True),
         head_bias=config.flag("mlp_bias"),
         pooling=Pooling("gelu", dense, rows=POOLED_ROWS[pooled]),
     )

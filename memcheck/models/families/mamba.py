@@ -80,7 +80,7 @@ def refuse_mambapy(config: ConfigReader) -> None:
     """Refuse mamba.py's parallel scan, which saves other tensors for backward than the sequential loop.
 
     Raises:
-        FamilyError: ``use_mambapy`` is true.
+        ArchitectureError: ``use_mambapy`` is true.
     """
     if config.flag("use_mambapy", "use_falcon_mambapy"):
         config.fail("use_mambapy", "memcheck has no model of mamba.py's scan", "write use_mambapy: false")

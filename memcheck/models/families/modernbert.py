@@ -12,12 +12,12 @@ from memcheck.models.decoder import (
     read_attention,
     read_sizes,
     stack,
+    with_attention,
 )
 from memcheck.models.module_types import HALF
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,
-    Attention,
     Block,
     EmbeddingModule,
     HeadLayer,
@@ -60,10 +60,7 @@ def read_decoder(config: ConfigReader) -> Architecture:
     period = config.integer("global_attn_every_n_layers", default=3)
     window = config.integer("sliding_window", default=half)
     architecture = _assemble(config, SEPARATE, window, period, "lm_head")
-    blocks = tuple(
-        (b._replace(mixer=b.mixer._replace(bidirectional=False)) if isinstance(b.mixer, Attention) else b, n)
-        for b, n in architecture.blocks
-    )
+    blocks = with_attention(architecture.blocks, bidirectional=False)
     return ModernBertDecoder(*architecture)._replace(blocks=blocks, mask_windows=(None, window), pooling=None)
 
 
