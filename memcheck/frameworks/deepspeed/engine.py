@@ -37,6 +37,7 @@ DEFAULTS = {
     "stage3_max_reuse_distance": 1_000_000_000,
     "sub_group_size": 1_000_000_000,
 }
+"""DeepSpeed's defaults of its size options, in elements (runtime/zero/config.py)."""
 ALL_REDUCE_ELEMENTS = 500_000_000
 """``MEMORY_OPT_ALLREDUCE_SIZE`` of runtime/engine.py: gradients that ZeRO does not touch are reduced in such pieces."""
 
@@ -253,24 +254,13 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     else:
         frees_gradients = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.contiguous)
         early = as_they_appear(trained_numels[::-1], reducing, frees_gradients=frees_gradients)
-        if reducing.fp32_sums and not reducing.contiguous:  # the rank's own gradients stay allocated next to the sums
-            uncut_bytes = buffers.partition
+        if reducing.fp32_sums and not reducing.contiguous:
+            own_bytes = buffers.partition
             if stage == 2:
-                uncut_bytes = rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
-            early = early._replace(
-                unbucketed_gradients=early.unbucketed_gradients + uncut_bytes,
-                after_backward=early.after_backward + uncut_bytes,
-            )
+                own_bytes = rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
+            early = _with_own_gradients(early, own_bytes)
         buffers = _reduced_early(buffers, early)
-    # the norm casts one tensor's part of the partition at a time to fp64 (get_grad_norm_direct)
-    norm_bytes = 0
-    for shards_of_rank in partitions(ordered_numels, ranks):
-        unfreed_bytes = 0
-        if sums_apart(job) and not offloaded:
-            unfreed_bytes = left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
-        norm_bytes = max(
-            norm_bytes, unfreed_bytes + rounded(NORM_ITEM_BYTES * max(shard for _, shard in shards_of_rank))
-        )
+    norm_bytes = _norm_bytes(job, trained_numels, ordered_numels, reducing, bucket_bytes)
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         largest_bytes = rounded(max(trained_numels, default=0) * gradient_item_bytes)
@@ -279,6 +269,31 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
         )
     step_copies = 0 if reducing.fp32_sums else _copies_of(partition, sum_item_bytes)
     return buffers._replace(master=_second_copy(job, partition), step_temporaries=max(norm_bytes, step_copies))
+
+
+def _with_own_gradients(early: Early, own_bytes: int) -> Early:
+    """Add the rank's own gradients, which stay allocated next to their fp32 sums if no bucket takes them."""
+    return early._replace(
+        unbucketed_gradients=early.unbucketed_gradients + own_bytes, after_backward=early.after_backward + own_bytes
+    )
+
+
+def _norm_bytes(
+    job: TrainingJob, trained_numels: list[int], ordered_numels: list[int], reducing: Reducing, bucket_bytes: int
+) -> int:
+    """Return the most bytes that a rank takes for the gradients' norm: one tensor's part of its partition in fp64.
+
+    Gradients that ZeRO-1 sums apart are alive until then. ``ordered_numels``: elements of the tensors in the order in
+    which the ranks divide them. ``bucket_bytes``: of all buckets. Source: get_grad_norm_direct.
+    """
+    most_bytes = 0
+    for shards_of_rank in partitions(ordered_numels, reducing.ranks):
+        unfreed_bytes = 0
+        if sums_apart(job) and not reducing.offloads:
+            unfreed_bytes = left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
+        largest_shard = max(shard for _, shard in shards_of_rank)
+        most_bytes = max(most_bytes, unfreed_bytes + rounded(NORM_ITEM_BYTES * largest_shard))
+    return most_bytes
 
 
 def _reducing(job: TrainingJob, ranks: int, bucket_numel: int) -> Reducing:

@@ -27,6 +27,7 @@ PEFT_WRAPPERS = 2
 """Modules that PEFT puts around the model: PeftModel and its LoraModel."""
 
 SAVED = ".modules_to_save."
+"""In the name of a parameter of PEFT's trained copy of a module (``modules_to_save``)."""
 
 
 class Module(Record):
@@ -264,34 +265,50 @@ def gathered(
     forward = [*outer, body]
     for unit in units:
         forward += (*unit.layer, *unit.forward)
-    # in the backward each module has a flag: this is the last use of its parameters
-    backward, before_first_unit = list[tuple[Module, bool]](), 0
-    for unit in reversed(units[without_backward:]):
-        before_first_unit = len(backward)
-        steps = [(module, True) for module in unit.backward]
-        if recompute and unit.layer and unit.parts:
-            # the layer runs again when the backward of its last module unpacks the first saved tensor
-            recomputed_at = min(len(steps), 1 + min(2, len(unit.parts[-1])))
-            steps[recomputed_at:recomputed_at] = [(module, False) for module in unit.forward]
-        backward += steps
-    backward = [*((module, True) for module in outer), *backward[:1], (body, True), *backward[1:]]
-    coordinator = _Coordinator(weights, [*forward, *(module for module, _ in backward)], limits)
+    uses, before_first_unit = _backward_uses(units[without_backward:], recompute=recompute)
+    backward = [*(ModuleUse(module, True) for module in outer), *uses[:1], ModuleUse(body, True), *uses[1:]]
+    coordinator = _Coordinator(weights, [*forward, *(use.module for use in backward)], limits)
     most = dict.fromkeys(GatheredMost._fields, 0)
     for index, module in enumerate(forward):
         while_gathering, while_running = coordinator.step(module, forward=True, last=False)
         most["forward"] = max(most["forward"], while_gathering)
         phase = "head" if index == len(forward) - 1 else "forward"
         most[phase] = max(most[phase], while_running)
-    for index, (module, is_last_use) in enumerate(backward):
+    for index, use in enumerate(backward):
         # an embedding's input has no gradient, so that no hook runs after its backward
         is_end = index > before_first_unit + len(outer) and not without_backward
-        highest = max(coordinator.step(module, forward=False, last=is_last_use, keeps=is_end))
+        highest = max(coordinator.step(use.module, forward=False, last=use.is_last, keeps=is_end))
         phase = "end" if is_end else "backward"
         if index <= len(outer):
             phase = "head"
         most[phase] = max(most[phase], highest)
     most["end"] = max(most["end"], coordinator.live)
     return GatheredMost(**most)
+
+
+class ModuleUse(Record):
+    """A module that runs while backward does: its own backward, or its forward in a recompute."""
+
+    module: Module
+    is_last: bool
+    """The step uses the module's parameters no more after it."""
+
+
+def _backward_uses(units: Sequence[ModuleUnit], *, recompute: bool) -> tuple[list[ModuleUse], int]:
+    """List the modules in the order of the backward, and say how many come before those of the first unit.
+
+    ``units``: in forward order. ``recompute``: a layer runs again when the backward of its last module unpacks the
+    first saved tensor.
+    """
+    uses, before_first_unit = list[ModuleUse](), 0
+    for unit in reversed(units):
+        before_first_unit = len(uses)
+        unit_uses = [ModuleUse(module, True) for module in unit.backward]
+        if recompute and unit.layer and unit.parts:
+            recomputed_at = min(len(unit_uses), 1 + min(2, len(unit.parts[-1])))
+            unit_uses[recomputed_at:recomputed_at] = [ModuleUse(module, False) for module in unit.forward]
+        uses += unit_uses
+    return uses, before_first_unit
 
 
 class _Coordinator:
@@ -312,16 +329,22 @@ class _Coordinator:
         self._padded = [round_up(n, limits.ranks) for n in self._numels]
         """Elements of each gathered parameter with the padding that makes the ranks' shards equal."""
         self.live = self._most = 0
-        self._step = self._available = self._next = 0
+        self._available = 0
+        """Elements that DeepSpeed counts as gathered, without flat buffers (``__n_available_params``)."""
+        self._step = self._next = 0
+        """The number of the running step, and of the next entry of ``_queue``."""
         self._gathered, self._in_flight = set[int](), dict[int, list[int]]()
         """Parameters that are gathered, and those whose all-gather runs, each with all parameters in the same flat
         buffer."""
         self._copied_out, self._saved_views = set[int](), dict[int, int]()
+        """Parameters that are copied out of their flat buffer before their first use. Then elements of released
+        parameters that autograd's saved views keep alive."""
         self._queue: list[tuple[int, int]] = []
         """The trace by which parameters are prefetched: the number of each parameter, and the step that reads it."""
         for step, module in enumerate(steps):
             self._queue += [(number, step) for number in sorted(_fetched(module))]
         self._fetched_for = dict.fromkeys(range(len(weights)), -1)
+        """The latest step that each parameter has been gathered for."""
         numels = self._numels
         self._reuse = self._leaf_reuse = _Reuse([module.own_parameters for module in steps], numels)
         if any(module.is_leaf for module in steps):
@@ -452,4 +475,5 @@ class _Reuse:
 
 
 def _fetched(module: Module) -> tuple[int, ...]:
+    """Return the numbers of the parameters that a module gathers when it runs: a leaf's include its submodules'."""
     return module.all_parameters if module.is_leaf else module.own_parameters

@@ -238,36 +238,14 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> E
     ``numels``: elements of the gradients in the order in which backward computes them. ``reducing``: the engine's
     settings. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
-    gradient_bytes, sum_bytes = DTYPE_BYTES[reducing.dtype], DTYPE_BYTES[sum_dtype]
-    communication_bytes = DTYPE_BYTES[reducing.communication_dtype]
-    casts_sums = reducing.communication_dtype != sum_dtype
+    gradient_bytes = DTYPE_BYTES[reducing.dtype]
     # `pending` and `highest` are maxima over the buckets so far. A bucket is reduced in the hook of the next gradient,
     # the last one after the backward: `after_backward` is of the latest bucket, `at_last_hook` of the one before it
     highest = pending = at_first_hook = at_last_hook = after_backward = 0
     for first, last in buckets(numels, reducing.limit):
-        bucket_numels, numel = numels[first:last], sum(numels[first:last])
-        unbucketed = not reducing.contiguous or numel > reducing.limit
-        shards = [ceil_div(n, reducing.ranks) for n in bucket_numels]
-        if unbucketed or reducing.scatters:  # reduce_scatter_coalesced; a bucket already has the communication dtype
-            cast = flat = summands = 0
-            if unbucketed and reducing.communication_dtype != reducing.dtype:
-                cast = sum(rounded(n * communication_bytes) for n in bucket_numels)
-            if len(bucket_numels) > 1 or numel % reducing.ranks:
-                flat = rounded(sum(shards) * reducing.ranks * communication_bytes)
-            if casts_sums:
-                summands = sum(rounded(n * sum_bytes) for n in shards)
-            temporary, kept_bytes = cast + flat + summands, summands or flat or cast
-        else:  # one all-reduce, then each rank takes its shards
-            scaled = rounded(numel * communication_bytes) if reducing.ranks > 1 else 0
-            widened = rounded(numel * sum_bytes) if casts_sums else 0
-            uneven = [shard for n, shard in zip(bucket_numels, shards, strict=True) if n % reducing.ranks]
-            padded = sum(rounded(shard * sum_bytes) for shard in uneven)
-            kept_bytes = (widened or scaled) + padded
-            temporary = max(scaled + widened, kept_bytes)
-        if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
-            piece_bytes = [rounded(NORM_ITEM_BYTES * min(n, NORM_PIECE_ELEMENTS)) for n in shards]
-            norms = [back_from_host(n * sum_bytes) + piece for n, piece in zip(shards, piece_bytes, strict=True)]
-            temporary = max(temporary, kept_bytes + max(norms))
+        bucket_numels = numels[first:last]
+        unbucketed = not reducing.contiguous or sum(bucket_numels) > reducing.limit
+        temporary = _scatter_bytes(bucket_numels, reducing, sum_dtype, unbucketed=unbucketed)
         unbucketed_bytes = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
         # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
         is_not_pending = unbucketed and (last == len(numels) or len(bucket_numels) == 1)
@@ -279,3 +257,57 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> E
         elif last < len(numels):
             highest = max(highest, after_backward)
     return _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
+
+
+def _scatter_bytes(numels: Sequence[int], reducing: Reducing, sum_dtype: str, *, unbucketed: bool) -> int:
+    """Return the most bytes that ZeRO-3's reduction of one bucket allocates on this rank.
+
+    ``numels``: elements of the bucket's tensors, of which each rank gets a shard. ``unbucketed``: their gradients are
+    separate tensors. ``sum_dtype``: dtype of the partitions that gradients are added to.
+    """
+    shards = [ceil_div(n, reducing.ranks) for n in numels]
+    if unbucketed or reducing.scatters:
+        most_bytes, left_bytes = _reduce_scatter_bytes(numels, shards, reducing, sum_dtype, unbucketed=unbucketed)
+    else:
+        most_bytes, left_bytes = _all_reduce_bytes(numels, shards, reducing, sum_dtype)
+    if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
+        piece_bytes = [rounded(NORM_ITEM_BYTES * min(n, NORM_PIECE_ELEMENTS)) for n in shards]
+        sum_bytes = DTYPE_BYTES[sum_dtype]
+        norms = [back_from_host(n * sum_bytes) + piece for n, piece in zip(shards, piece_bytes, strict=True)]
+        most_bytes = max(most_bytes, left_bytes + max(norms))
+    return most_bytes
+
+
+def _reduce_scatter_bytes(
+    numels: Sequence[int], shards: Sequence[int], reducing: Reducing, sum_dtype: str, *, unbucketed: bool
+) -> tuple[int, int]:
+    """Return the most bytes of ``reduce_scatter_coalesced``, and those that are left when it is over.
+
+    It casts gradients outside a bucket, which has the communication dtype already. Then it pads all tensors into one
+    flat buffer, unless the ranks divide the only tensor, and casts this rank's ``shards`` to ``sum_dtype``.
+    """
+    communication_bytes = DTYPE_BYTES[reducing.communication_dtype]
+    cast = flat = summands = 0
+    if unbucketed and reducing.communication_dtype != reducing.dtype:
+        cast = sum(rounded(n * communication_bytes) for n in numels)
+    if len(numels) > 1 or sum(numels) % reducing.ranks:
+        flat = rounded(sum(shards) * reducing.ranks * communication_bytes)
+    if reducing.communication_dtype != sum_dtype:
+        summands = sum(rounded(n * DTYPE_BYTES[sum_dtype]) for n in shards)
+    return cast + flat + summands, summands or flat or cast
+
+
+def _all_reduce_bytes(
+    numels: Sequence[int], shards: Sequence[int], reducing: Reducing, sum_dtype: str
+) -> tuple[int, int]:
+    """Return the most bytes of one all-reduce of a bucket, and those that are left when it is over.
+
+    The bucket is scaled into a copy and cast to ``sum_dtype``. Each rank takes its ``shards``, of which those that the
+    ranks do not divide evenly are padded.
+    """
+    numel, sum_bytes = sum(numels), DTYPE_BYTES[sum_dtype]
+    scaled = rounded(numel * DTYPE_BYTES[reducing.communication_dtype]) if reducing.ranks > 1 else 0
+    widened = rounded(numel * sum_bytes) if reducing.communication_dtype != sum_dtype else 0
+    uneven = [shard for n, shard in zip(numels, shards, strict=True) if n % reducing.ranks]
+    left = (widened or scaled) + sum(rounded(shard * sum_bytes) for shard in uneven)
+    return max(scaled + widened, left), left

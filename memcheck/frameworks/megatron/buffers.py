@@ -114,7 +114,7 @@ PARAMETER_ALIGNMENT = 64
 BUCKET_ALIGNMENT = 128
 """Elements to which the end of a bucket is aligned, on all ranks together."""
 HIGH_BANDWIDTH_ALIGNMENT = 2**16
-"""The same with ``ddp_pad_buckets_for_high_nccl_busbw``."""
+"""Elements to which it is aligned with ``ddp_pad_buckets_for_high_nccl_busbw``."""
 FUSED_SCALES_SINCE = (2, 14)
 """TransformerEngine, whose Adam takes two states in bf16 as they are from then on."""
 

@@ -39,7 +39,7 @@ class Extra(Record):
     forward: int
     """Gathered and prefetched parameters in the unit's forward."""
     backward: int
-    """The same in its backward, and gradients that are not reduced yet."""
+    """Gathered and prefetched parameters in its backward, and gradients that are not reduced yet."""
 
 
 def strategy(job: TrainingJob) -> str:

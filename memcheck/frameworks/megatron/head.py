@@ -57,12 +57,10 @@ def megatron_head_curve(
     main_gradients: list[Storage] = []
     loss = (forward or head_forward)(ctx, head, x, Gradients(tied_gradients, main_gradients))
     forward_peak = high(tape)
-    input_leaf = x.origin
-    x.storage = None
-    loss.storage = None
+    input_leaf = x.origin  # its gradient leaves the unit: alive to the end of the backward
+    x.storage = loss.storage = None  # from here on only the graph holds tensors
     saved = turn(tape)
-    token_shape = (ctx.tokens,)
-    backward(tape, loss, [tape.new(token_shape, "fp32", "gradient of the loss per token")])
+    backward(tape, loss, [tape.new((ctx.tokens,), "fp32", "gradient of the loss per token")])
     backward_peak = high(tape)
     waiting_bytes = sum(storage.bytes for storage in tied_gradients)
     gradient_bytes = tape.by_component.get("gradients", 0)
@@ -81,12 +79,12 @@ def megatron_head_curve(
 
 
 class Gradients(Record):
-    """Where gradients of the output weight go."""
+    """Lists that receive the gradients of the output weight, and so keep them alive."""
 
     waiting: list[Storage]
     """Gradients of the output weight that wait for the embedding's, when the weight is tied."""
     made: list[Storage]
-    """Buffers made for them."""
+    """Megatron-FSDP's buffers that are made for them in this backward."""
 
 
 def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
