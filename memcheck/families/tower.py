@@ -175,8 +175,9 @@ def tower_layer(  # noqa: PLR0913 - what families differ in
 ) -> Block:
     """Build a pre-norm layer of a tower.
 
-    ``kind``: the form of its attention, or ``module:function``. ``bias``: of q, k and v; the output has one except with
-    RMSNorms. ``extra``: tensors of layer scales. ``softmax_fp32``: eager attention computes its softmax in fp32.
+    ``kind``: the form of its attention, as :attr:`TowerAttention.kind`. ``bias``: of q, k and v; the output has one
+    except with RMSNorms. ``extra``: learned vectors that multiply both halves (InternViT, C-RADIO). ``softmax_fp32``:
+    eager attention computes its softmax in fp32.
     """
     out_bias = norm == "layernorm" or bool(extra)
     tensors: tuple[ParameterTensor, ...] = ()

@@ -511,8 +511,8 @@ def routed(
 
     Their router is a bare parameter, no linear layer. ``choice``: number of experts, and how many of them a token uses.
     ``width``: inner width of an expert. ``shared``: experts that every token uses. ``names``: of the router and of the
-    shared experts, inside ``module``. ``experts_first``: the class creates its experts before its router, which is the
-    order in which an optimizer that loops updates them. ``fields``: further ones of :class:`Moe`.
+    shared experts, inside ``module``. ``experts_first``: the class creates its experts before its router (DeepSeek V3),
+    which is the order in which an optimizer that loops updates them. ``fields``: further ones of :class:`Moe`.
     """
     experts, experts_per_token = choice
     router, shared_module = names

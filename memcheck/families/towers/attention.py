@@ -144,9 +144,10 @@ def separate_attention(
 ) -> Value:
     """Compute attention with a matrix each for q, k and v, over each picture's rows, and the output projection.
 
-    ``masked``: under a padding mask. ``rotation``: ``half`` | ``complex``. ``mask_dtype``: of an additive mask over all
-    rows that the stem has made; empty for none. ``per_picture``: even under that mask each picture is a sequence.
-    ``copied``: x is not contiguous, so every product copies it.
+    ``masked``: under a padding mask (Idefics 3). ``rotation``: ``half`` (Pixtral) | ``complex`` (Llama 4).
+    ``mask_dtype``: of an additive mask over all rows that the stem has made (Pixtral); empty for none. ``per_picture``:
+    even under that mask each picture is a sequence (Llama 3.2 Vision). ``copied``: x is not contiguous, so that every
+    product copies it (Ovis 2).
     """
     tape = ctx.tape
     q, k, v = projections(ctx, attention, x, copied=copied)

@@ -67,8 +67,8 @@ def patch_convolution(
     """Compute a convolution whose stride is its kernel: ``rows`` patches become [rows, hidden].
 
     ``pixel_values`` are cast to the dtype of the weights, and saved if these are trained. ``outside``: the cast runs
-    before the tower, in a variable that lives until the tower has run. ``pixels``: a copy that the model has made
-    before.
+    before the tower, in a variable that lives until the tower has run (MiniCPM, Phi-4, PaddleOCR). ``pixels``: a
+    copy that the model has made before.
     """
     tape = ctx.tape
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
@@ -213,7 +213,7 @@ def projector_mlp(
     """Compute ``linear_2(act(linear_1(x)))``: [rows, outputs].
 
     ``tensors``: weights and biases of both matrices in order. ``copies``: x is not contiguous, so the product copies
-    it.
+    it (LLaVA).
     """
     tape = ctx.tape
     first, *remaining = tensors

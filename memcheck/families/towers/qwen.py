@@ -126,6 +126,7 @@ class MergerNames(Record):
     norm: str = "norm"
     matrices: tuple[str, str] = ("linear_fc1", "linear_fc2")
     stacked: str = "deepstack_merger_list"
+    """The list of mergers of earlier layers' rows."""
 
 
 def read_3(config: ConfigReader, model: TowerContext) -> Vision:
@@ -228,7 +229,11 @@ def packed_mlp(
 def merger(
     path: str, width: int, merge: int, outputs: int, norm: str, names: tuple[str, str], *, bias: bool, rows: int = 1
 ) -> tuple[ParameterTensor, ...]:
-    """List the tensors of a merger in forward order: a norm over ``rows`` patches, and two matrices."""
+    """List the tensors of a merger in forward order: a norm over ``rows`` patches, and two matrices.
+
+    ``path``: its module. ``width``: of the tower. ``merge``: patches of an image token. ``outputs``: width of that
+    token. ``norm``, ``names``: names of the norm and the matrices in the module. ``bias``: the norm has a bias.
+    """
     merged_width = width * merge
     norm_tensors = [ParameterTensor(f"{path}.{norm}.weight", (width * rows,), "norm")]
     if bias:

@@ -116,8 +116,8 @@ def latent_attention(
     """Build DeepSeek's multi-head latent attention (MLA) from its usual keys.
 
     ``interleaved``: the rotary part is stored as pairs of neighbours. ``v_head_dim``: the class's default, if it has
-    one. ``whole_queries``: by default the class has one query matrix, without a low rank (``q_lora_rank`` may be
-    absent).
+    one (MiniCPM 3). ``whole_queries``: by default the class has one query matrix, without a low rank, so that
+    ``q_lora_rank`` may be absent (Kimi Linear, Ling 3).
     """
     q_rank = config.optional_integer("q_lora_rank")
     if q_rank is None and "q_lora_rank" not in config.config and not whole_queries:
