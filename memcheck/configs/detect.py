@@ -184,20 +184,21 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
             return "transformers"
         if key:
             raise located(config.at(key), f"this is {kind}", help or HELP)
+    name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
+    near, code = script_near(config) if name else ("", "")
+    follows = bool(code) and trains(followed(code_of(near, code)))
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
         if sourced is not None and not _ENVIRONMENT.search(line):
             at = Location(path, Span(number, sourced.start(1) + 1, number, sourced.end(1) + 1))
             message = f"the script's arguments are in `{sourced[1]}`, which it sources"
             raise located(at, message, "name that script, with --define for what this one sets")
-        named_there = _named(line)
+        named_there = None if follows else _named(line)
         if named_there is not None:
             at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
             raise elsewhere(at, message, named_there["file"], config, beside)
-    name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
-    near, code = script_near(config) if name else ("", "")
-    if code and trains(followed(code_of(near, code))):
+    if follows:
         return PYTHON
     batch = any(line.startswith("#SBATCH") for line in config.lines)
     if name and (starts_processes(config) or path == COMMAND or (batch and at != config.at(""))):

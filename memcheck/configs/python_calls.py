@@ -6,10 +6,13 @@ import ast
 
 from memcheck.configs.python_code import LocalClass, LocalFunction, LocalNames, named, stated_value
 from memcheck.configs.python_expressions import FollowedCode
+from memcheck.configs.python_options import declared
 from memcheck.configs.python_values import ImportedName, MadeObject, PythonValue, joined
 
 MOST_RETURNS = 8
 """Returns of a function of which the values are compared."""
+MOST_DECORATORS = 60
+"""Decorators of one function that are looked at."""
 _FIELDS = ("field", "Field", "HfArg")
 
 
@@ -75,7 +78,9 @@ class FollowedCalls(FollowedCode):
                 value = self.value(defaults[each.arg])
                 found[each.arg] = value._replace(option=f"--{each.arg}") if blank and self.options is None else value
             else:
-                found[each.arg] = self.unknown(each, f"`{each.arg}`", option=f"--{each.arg}" if blank else "")
+                declared = self.declared(function.node, each.arg)
+                left = self.unknown(each, f"`{each.arg}`", option=f"--{each.arg}" if blank else "")
+                found[each.arg] = left if declared is None else declared
         if spec.kwarg is not None:
             rest = {name: value for name, value in keywords.items() if name not in found}
             found[spec.kwarg.arg] = PythonValue(rest, self.at(spec.kwarg))
@@ -84,12 +89,22 @@ class FollowedCalls(FollowedCode):
         self.scope, self.cell = before, cell
         return found
 
+    def declared(self, node: ast.AST, name: str) -> PythonValue | None:
+        """The value that a decorator gives to a parameter: an option of click's, or the config of ``hydra.main``."""
+        for each in getattr(node, "decorator_list", ())[:MOST_DECORATORS]:
+            if isinstance(each, ast.Call):
+                found = declared(self, each, name)
+                if found is not None:
+                    return found
+        return None
+
     def made(
         self, kind: LocalClass, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
     ) -> PythonValue:
         """An object of a class of the file: its fields, then what its ``__init__`` sets."""
         base = next((each for each in kind.bases if each[:1].isupper()), kind.node.name)
         fields = self.fields(kind)
+        keywords = self._nested(kind, keywords, node) if "BaseModel" in kind.bases else keywords
         named_fields = dict(zip(fields, arguments, strict=False)) if fields else {}
         library = self.library(self, self.library_call(base, arguments, {**fields, **named_fields, **keywords}, node))
         thing = library.of if library is not None and isinstance(library.of, MadeObject) else None
@@ -97,6 +112,8 @@ class FollowedCalls(FollowedCode):
             thing = MadeObject(kind.node.name, arguments, {**fields, **named_fields, **keywords}, self.at(node))
             self.things.append(thing)
         thing.kind, thing.depth = kind, len(self.pending)
+        if "dict" in kind.bases and arguments and isinstance(arguments[0].of, dict):
+            thing.keywords.update((str(key), each) for key, each in arguments[0].of.items())
         method = self.method(thing, "__init__")
         if method is not None:
             self.call(method, arguments, keywords, node)
@@ -107,6 +124,26 @@ class FollowedCalls(FollowedCode):
                 self.call(method, [], {}, node)
                 self.rows -= 1
         return PythonValue(thing, self.at(node))
+
+    def _nested(self, kind: LocalClass, said: dict[str, PythonValue], node: ast.Call) -> dict[str, PythonValue]:
+        """The fields that pydantic gets, with an object of its class for each mapping whose field has one."""
+        found = dict(said)
+        for each in kind.node.body:
+            field = each.target.id if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) else ""
+            value = found.get(field)
+            inner = (
+                kind.scope.find(each.annotation.id)
+                if (isinstance(each, ast.AnnAssign) and isinstance(each.annotation, ast.Name))
+                else None
+            )
+            if (
+                value is not None
+                and isinstance(value.of, dict)
+                and inner is not None
+                and isinstance(inner.of, LocalClass)
+            ):
+                found[field] = self.made(inner.of, [], {str(name): part for name, part in value.of.items()}, node)
+        return found
 
     def fields(self, kind: LocalClass, option: str = "") -> dict[str, PythonValue]:
         """The fields of a class and their defaults. ``option``: they are options of a command line."""
@@ -141,6 +178,8 @@ class FollowedCalls(FollowedCode):
         """The default of a dataclass's field: its value, or what ``field(default=...)`` says."""
         if not (isinstance(node, ast.Call) and named(node.func).strip("`").rpartition(".")[2] in _FIELDS):
             return self.value(node)
+        if node.args:  # pydantic's
+            return self.value(node.args[0])
         for keyword in node.keywords:
             if keyword.arg == "default":
                 return self.value(keyword.value)

@@ -239,8 +239,8 @@ class LocalFunction(Record):
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     scope: LocalNames
     cell: CodeCell
-    owner: MadeObject | None = None
-    """The object whose method it is."""
+    owner: MadeObject | LocalClass | None = None
+    """The object whose method it is, or the class of a class method."""
 
 
 class LocalClass(Record):
@@ -355,6 +355,11 @@ def named(node: ast.AST) -> str:
             break
     text = "".join(reversed(parts)).lstrip(".")
     return f"`{text[:60]}`" if text.strip("()[]") else "an expression"
+
+
+def decorated(function: LocalFunction) -> set[str]:
+    """The last parts of the names of a function's decorators."""
+    return {named(each).strip("`()").rpartition(".")[2] for each in getattr(function.node, "decorator_list", ())}
 
 
 def truth(value: PythonValue) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from memcheck.configs.python_code import (
     CodeCell,
@@ -22,6 +22,7 @@ from memcheck.configs.python_code import (
     LocalNames,
     PythonCode,
     TooMuchError,
+    decorated,
     named,
     place,
     stated_value,
@@ -46,15 +47,33 @@ from memcheck.configs.python_values import (
 from memcheck.plan.finding import Location
 
 MOST_STEPS = 25_000
+ARGV = "sys.argv"
 DEEPEST = 100
 """Expressions, statements and calls inside each other."""
 NAMES = "names"
 """The name of a thing that stands for the names that a class of a library takes, each known to be one or not."""
 SHORTEST_ROW = 16
+PROPERTIES = {"property", "cached_property"}
+VALIDATES = ("model_validate", "parse_obj", "model_construct")
+"""Class methods of pydantic's models that take a mapping of fields."""
+SPACES = ("Namespace", "SimpleNamespace")
+"""Objects whose attributes are all known."""
+MOST_COMPRISED = 200
+"""Elements of a list that a comprehension goes over."""
+_Made = TypeVar("_Made")
 MOST_ABOVE = 8
 """Folders above a script."""
 MOST_WRITTEN = 2 * 2**20
 """Characters and elements that all values together may take."""
+
+
+def _bound(method: LocalFunction, owner: MadeObject | LocalClass) -> LocalFunction:
+    """A method with what it gets as its first parameter: the object, its class for a class method, or nothing."""
+    ways = decorated(method)
+    kind = owner.kind if isinstance(owner, MadeObject) else owner
+    if "classmethod" in ways:
+        return method._replace(owner=kind) if isinstance(kind, LocalClass) else method
+    return method if "staticmethod" in ways or kind is owner else method._replace(owner=owner)
 
 
 class FollowedCode:
@@ -72,6 +91,8 @@ class FollowedCode:
         self.library = library
         self.options: Mapping[str, str] | None = None
         """The arguments of the launch line, where there is one: what it leaves out has its default."""
+        self.words: tuple[str, ...] = ()
+        """The words of the launch line that are no options."""
         self.taken: set[str] = set()
         """The options that the code takes."""
         self.takes_all = False
@@ -111,6 +132,15 @@ class FollowedCode:
         self.taken.add(name)
         found = (self.options or {}).get(name)
         return self.defines.get(name) if found is None else found
+
+    def argv(self, node: ast.AST) -> PythonValue:
+        """The words of the command line: of a file alone its own name, which is a default like that of an option."""
+        options = [word for name, said in (self.options or {}).items() for word in (f"--{name}", said)]
+        if self.words and options:
+            return self.unknown(node, "the order of the command line's words")
+        at, option = self.at(node), "" if self.options is not None else ARGV
+        words = (self.code.path, *self.words, *options)
+        return PythonValue([PythonValue(word, at, option=option) for word in words], at, option=option)
 
     def unknown(self, node: ast.AST, why: str = "", *, by_gpu: bool = False, option: str = "") -> PythonValue:
         """A value that is not known, and what it hangs on."""
@@ -190,16 +220,10 @@ class FollowedCode:
     def _of_attribute(self, node: ast.Attribute) -> PythonValue:
         owner = self.value(node.value)
         if isinstance(owner.of, ImportedName):
-            return PythonValue(ImportedName(f"{owner.of.path}.{node.attr}"), self.at(node))
-        if isinstance(owner.of, MadeObject):
-            found = owner.of.get(node.attr)
-            if found is not None:
-                return found
-            method = self.method(owner.of, node.attr)
-            if method is not None:
-                return PythonValue(method, self.at(node))
-            if owner.of.open:
-                return self.unknown(node, option=owner.of.open)
+            path = f"{owner.of.path}.{node.attr}"
+            return self.argv(node) if path == ARGV else PythonValue(ImportedName(path), self.at(node))
+        if isinstance(owner.of, (MadeObject, LocalClass)):
+            return self._member(owner.of, node)
         if isinstance(owner.of, dict) and node.attr in owner.of:
             element: PythonValue = owner.of[node.attr]
             return element
@@ -208,18 +232,34 @@ class FollowedCode:
             for _ in range(MOST_ABOVE):
                 above.append(owner._replace(of=parent_of(above[-1].of)))
             return above[1] if node.attr == "parent" else owner._replace(of=above[1:])
-        if isinstance(owner.of, LocalClass):
-            return self.fields(owner.of).get(node.attr) or self.unknown(node)
         return self.unknown(node, owner.why if not owner.known else "", option=owner.option)
+
+    def _member(self, owner: MadeObject | LocalClass, node: ast.Attribute) -> PythonValue:
+        """A field or a method of an object or of a class; a property's value."""
+        found = owner.get(node.attr) if isinstance(owner, MadeObject) else None
+        if found is not None:
+            return found
+        method = self.method_of(owner.kind if isinstance(owner, MadeObject) else owner, node.attr, owner)
+        if method is not None and isinstance(owner, MadeObject) and decorated(method) & PROPERTIES:
+            return self.call(method, [], {}, node)
+        if method is not None:
+            return PythonValue(method, self.at(node))
+        if isinstance(owner, LocalClass):
+            return self.fields(owner).get(node.attr) or self.unknown(node)
+        return self.unknown(node, option=owner.open)
 
     def method(self, thing: MadeObject, name: str) -> LocalFunction | None:
         """The method of an object of a class of the file, its own or one that it inherits in the file."""
-        kind, seen = thing.kind, 0
+        return self.method_of(thing.kind, name, thing)
+
+    def method_of(self, kind: object, name: str, owner: MadeObject | LocalClass) -> LocalFunction | None:
+        """The method of a class of the file; ``owner``: what it is called on."""
+        seen = 0
         while isinstance(kind, LocalClass) and seen < DEEPEST:
             seen += 1
             for each in kind.node.body:
                 if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
-                    return LocalFunction(node=each, scope=kind.scope, cell=kind.cell, owner=thing)
+                    return _bound(LocalFunction(node=each, scope=kind.scope, cell=kind.cell), owner)
             parents = [kind.scope.find(base) for base in kind.bases]
             kind = next((each.of for each in parents if each is not None and isinstance(each.of, LocalClass)), None)
         return None
@@ -330,7 +370,7 @@ class FollowedCode:
         test = self.value(node.test)
         if test.known:
             found = self.value(node.body if truth(test) else node.orelse)
-            return found._replace(by_gpu=found.by_gpu or test.by_gpu)
+            return found._replace(by_gpu=found.by_gpu or test.by_gpu, option=found.option or test.option)
         one, other = self.value(node.body), self.value(node.orelse)
         return joined(one, other, self.unknown(node, test.why, by_gpu=test.by_gpu, option=test.option))
 
@@ -369,6 +409,39 @@ class FollowedCode:
 
     def _of_await(self, node: ast.Await) -> PythonValue:
         return self.value(node.value)
+
+    def _of_listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> PythonValue:
+        found = self._comprised(node, node.generators, lambda: self.value(node.elt))
+        return self.unknown(node) if found is None else PythonValue(bounded(found), self.at(node))
+
+    _of_setcomp = _of_generatorexp = _of_listcomp
+
+    def _of_dictcomp(self, node: ast.DictComp) -> PythonValue:
+        pairs = self._comprised(node, node.generators, lambda: (plain(self.value(node.key)), self.value(node.value)))
+        if pairs is None or not all(isinstance(key, (str, int)) for key, _ in pairs):
+            return self.unknown(node)
+        return PythonValue(bounded(dict(pairs)), self.at(node))
+
+    def _comprised(
+        self, node: ast.AST, loops: list[ast.comprehension], element: Callable[[], _Made]
+    ) -> list[_Made] | None:
+        """The elements of a comprehension over one known list; None for any other."""
+        over = self.value(loops[0].iter)
+        if len(loops) > 1 or not isinstance(over.of, list) or len(over.of) > MOST_COMPRISED:
+            return None
+        found: list[_Made] = []
+        before, self.scope = self.scope, LocalNames(self.scope)
+        try:
+            for each in over.of:
+                self.assign(loops[0].target, each)
+                tests = [self.value(test) for test in loops[0].ifs]
+                if not all(test.known for test in tests):
+                    return None
+                if all(map(truth, tests)):
+                    found.append(element())
+        finally:
+            self.scope = before
+        return found
 
     def _of_lambda(self, node: ast.Lambda) -> PythonValue:
         return PythonValue(LocalFunction(node, self.scope, self.cell), self.at(node))
@@ -411,6 +484,9 @@ class FollowedCode:
                     ),
                 )
                 return self.unknown(node, owner.why) if found is None else found
+            if isinstance(owner.of, LocalClass) and node.func.attr in VALIDATES:
+                said = arguments[0].of if arguments and isinstance(arguments[0].of, dict) else keywords
+                return self.made(owner.of, [], {str(name): each for name, each in said.items()}, node)
         callee = self.value(node.func)
         if isinstance(callee.of, LocalFunction):
             return self.call(callee.of, arguments, keywords, node)
@@ -471,7 +547,9 @@ class FollowedCode:
         if isinstance(owner, ImportedName) and isinstance(field, str):
             return arguments[1]._replace(of=ImportedName(f"{owner.path}.{field}"))
         said = owner.get(field) if isinstance(owner, MadeObject) and isinstance(field, str) else None
-        return said or self.unknown(node)
+        whole = isinstance(owner, MadeObject) and not owner.open and (owner.kind is not None or owner.name in SPACES)
+        left_out = arguments[2] if whole and len(arguments) > 2 and isinstance(field, str) else None
+        return said or left_out or self.unknown(node)
 
     def _instance(self, arguments: list[PythonValue], node: ast.Call) -> PythonValue:
         """``isinstance`` of a constant, a list or a mapping, and the names of types of Python."""

@@ -11,8 +11,8 @@ from memcheck.configs.python_bridge import recipes_of
 from memcheck.configs.python_code import FilesAround, LocalClass, PythonCode, named, place, walked
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_loop import LOOP, loops_of
+from memcheck.configs.python_options import CONFIGS
 from memcheck.configs.python_run import FollowedFile
-from memcheck.configs.python_source import CONFIGS
 from memcheck.configs.python_unsloth import complete
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES
@@ -59,13 +59,15 @@ def followed(
     machine: StatedGpu = NO_MACHINE,
     near: FilesAround | None = None,
     options: Mapping[str, str] | None = None,
+    words: tuple[str, ...] = (),
 ) -> FollowedFile:
     """The reading of a file, with all that its calls made.
 
     ``near``: the files around it; None: none is read. ``options``: the arguments of its launch line; None: it has none.
+    ``words``: the words of that line that are no options.
     """
     run = FollowedFile(code, library, defines, machine, near)
-    run.options = options
+    run.options, run.words = options, words
     run.all()
     if not trains(run):
         run.uncalled()

@@ -14,9 +14,9 @@ from typing import Any
 
 from memcheck.configs import python_bridge as bridge
 from memcheck.configs.key_table import key_table
-from memcheck.configs.python_code import LibraryCall, LocalFunction, named
+from memcheck.configs.python_code import LibraryCall, LocalClass, LocalFunction, named
 from memcheck.configs.python_expressions import NAMES, FollowedCode
-from memcheck.configs.python_source import CONFIGS, environment, of_dataclasses, of_parser
+from memcheck.configs.python_options import CONFIGS, environment, instance, of_dataclasses, of_parser, with_option
 from memcheck.configs.python_values import (
     LONGEST,
     UNKNOWN,
@@ -156,6 +156,13 @@ def _of_mapping(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     if call.name in ("get", "pop", "setdefault") and isinstance(key, (str, int)):
         found: PythonValue = held[key] if key in held else call.second or PythonValue(None, call.at)
         return found
+    if call.name in ("items", "keys", "values") and len(held) <= LONGEST:
+        pairs = [(PythonValue(name, each.at, option=each.option), each) for name, each in held.items()]
+        listed = [
+            PythonValue(list(pair), pair[1].at) if call.name == "items" else pair[call.name == "values"]
+            for pair in pairs
+        ]
+        return PythonValue(listed, call.at)
     if call.name == "update" and not run.pending:
         more = call.first.of if call.first is not None and isinstance(call.first.of, dict) else {}
         held.update({**more, **call.keywords})
@@ -225,6 +232,46 @@ def _copied(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     )
 
 
+_MAPPINGS = frozenset(
+    {"Box", "EasyDict", "edict", "munchify", "Munch", "DotMap", "AttrDict", "DotDict", "ConfigDict", "to_container"}
+)
+"""Classes and functions that give a mapping whose keys are attributes, too."""
+_PARSES = ("simple_parsing.parse", "pyrallis.parse")
+
+
+def _mapping(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
+    """A mapping with attributes, of another one; ``OmegaConf.merge`` of several, of which the last says most."""
+    held = [each.of for each in call.arguments]
+    if not held or not all(isinstance(each, dict) for each in held) or call.first is None:
+        return None
+    return call.first._replace(of=_merged(held) if call.name == "merge" else held[0])
+
+
+def _merged(tables: list[dict[Any, PythonValue]], depth: int = 0) -> dict[Any, PythonValue]:
+    found = dict(tables[0])
+    for key, each in (pair for table in tables[1:] for pair in table.items()):
+        own = found[key].of if key in found else None
+        if isinstance(own, dict) and isinstance(each.of, dict) and depth < MOST_MERGED:
+            found[key] = each._replace(of=_merged([own, each.of], depth + 1))
+        else:
+            found[key] = each
+    return found
+
+
+MOST_MERGED = 20
+"""Sections inside each other that are merged."""
+
+
+def _replaced(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
+    """``dataclasses.replace``: the object with other values."""
+    held = call.first.of if call.first is not None else None
+    if not isinstance(held, MadeObject):
+        return None
+    made = MadeObject(held.name, held.arguments, {**held.keywords, **call.keywords}, call.at)
+    made.path, made.kind, made.open, made.depth = held.path, held.kind, held.open, held.depth
+    return PythonValue(made, call.at)
+
+
 def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """What a YAML or JSON file holds that the code opens by a literal path."""
     given = call.first
@@ -238,7 +285,7 @@ def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     found = run.near.document(path) if run.near is not None and isinstance(path, str) else None
     if found is not None:
         option = name.option if name is not None else ""
-        return PythonValue(_with_option(found, f"{option} {path}") if option else found, call.at)
+        return PythonValue(with_option(found, f"{option} {path}") if option else found, call.at)
     return run.unknown(call.node, f"the file `{path}`") if isinstance(path, str) else None
 
 
@@ -251,14 +298,6 @@ def literal(text: str, at: Location) -> PythonValue | None:
         return placed(json.loads(text), at)
     except (ValueError, RecursionError):
         return None
-
-
-def _with_option(found: dict[Any, PythonValue], option: str) -> dict[Any, PythonValue]:
-    """The values of a file that an option of the command line names."""
-    return {
-        key: each._replace(of=_with_option(each.of, option) if isinstance(each.of, dict) else each.of, option=option)
-        for key, each in found.items()
-    }
 
 
 def _tokenizer(run: FollowedCode, call: LibraryCall) -> PythonValue:
@@ -308,7 +347,9 @@ def _accelerator(run: FollowedCode, call: LibraryCall) -> PythonValue:
 
 def _command_line(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """``fire.Fire(main)`` and its kin: the parameters are options."""
-    function = call.first
+    function = call.first or call.keywords.get("config_class")
+    if function is not None and isinstance(function.of, LocalClass):
+        return instance(run, function, None, call)
     if function is None or not isinstance(function.of, LocalFunction):
         return None
     run.call(function.of, [], {}, call.node, blank=call.path)
@@ -498,6 +539,7 @@ def _tokenized(run: FollowedCode, called: str, call: LibraryCall) -> None:
 
 
 DATACLASS_PARSERS = ("HfArgumentParser", "TrlParser", "H4ArgumentParser")
+_FORMATS = frozenset({"yaml", "json", "omegaconf", "toml", "tomllib", "tomli"})
 _CHAINED = frozenset(
     {"map", "filter", "shuffle", "select", "with_format", "remove_columns", "rename_column", "set_format", "to"}
 )
@@ -524,7 +566,7 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     ),
     (lambda call: call.path == "open", _opened),
     (lambda call: call.path in ("inspect.signature", "dataclasses.fields"), _signature),
-    (lambda call: call.path.partition(".")[0] in ("yaml", "json", "omegaconf") and "load" in call.name, _document),
+    (lambda call: call.path.partition(".")[0] in _FORMATS and "load" in call.name, _document),
     (lambda call: call.name.endswith(("Trainer", "Config", "TrainingArguments")), _thing),
     (lambda call: call.class_name in UNSLOTH and call.name in ("from_pretrained", "get_peft_model"), _unsloth),
     (lambda call: call.name in ("from_pretrained", "from_config"), _loaded),
@@ -542,7 +584,10 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     (lambda call: call.path == "torch.compile", lambda run, call: call.first),
     (lambda call: call.name in ("Accelerator", "PartialState"), _accelerator),
     (lambda call: call.name in ("ArgumentParser", *DATACLASS_PARSERS), _parser),
-    (lambda call: call.name in ("Fire", "run", "cli"), _command_line),
+    (lambda call: call.name in ("Fire", "run", "cli") or call.path in _PARSES, _command_line),
+    (lambda call: call.name in _MAPPINGS or "omegaconf" in call.path, _mapping),
+    (lambda call: call.path == "dataclasses.replace", _replaced),
+    (lambda call: call.path in ("typer.Option", "typer.Argument"), lambda run, call: call.first),
     (lambda call: call.path in ("sys.exit", "exit", "quit"), lambda run, call: PythonValue(None, call.at)),
 )
 """Calls that are known: the first handler whose test holds, and that knows the arguments, answers."""

@@ -19,7 +19,7 @@ from memcheck.configs.python_code import (
     stated_value,
     truth,
 )
-from memcheck.configs.python_expressions import DEEPEST
+from memcheck.configs.python_expressions import ARGV, DEEPEST
 from memcheck.configs.python_values import LIBRARIES, UNKNOWN, ImportedName, MadeObject, PythonValue, joined, plain
 
 MOST_MODULES = 12
@@ -40,6 +40,12 @@ OTHERS = frozenset(
     }
 )
 """Packages that are no file next to the user's."""
+
+
+def _leaves(last: ast.stmt) -> bool:
+    """Whether a branch ends the program or the function, as one does that prints how to call it."""
+    call = last.value if isinstance(last, ast.Expr) else None
+    return isinstance(last, (ast.Return, ast.Raise)) or (isinstance(call, ast.Call) and "exit" in named(call.func))
 
 
 class FollowedFile(FollowedCalls):
@@ -177,7 +183,8 @@ class FollowedFile(FollowedCalls):
         if test.known:
             chosen = self.chosen
             self.chosen = test.option or chosen
-            self.block(node.body if truth(test) else node.orelse)
+            body, other = (node.body, node.orelse) if truth(test) else (node.orelse, node.body)
+            self.block(other if test.option == ARGV and body and _leaves(body[-1]) else body)
             self.chosen = chosen
             return
         self.pending.append(f"the `if` on line {self.at(node).span.line} ({test.why})")

@@ -74,6 +74,8 @@ SHOWN = (
     ("optim", "optimizer"),
 )
 """What the first lines of an answer name, if the file says it."""
+TAKES_WORDS = re.compile(r"\b(?:argv|HfArgumentParser|TrlParser|H4ArgumentParser)\b")
+"""What a file has that takes words of its launch line which are no options."""
 _OPTION = re.compile(r"--(?:set|define) \S+|--[\w-]+ (?!NAME|VALUE)[\w./\[\]-]+")
 
 
@@ -142,7 +144,8 @@ def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadC
     ]
     unheeded = {name for names in TRAINER.irrelevant.values() for name in names}
     hanging = [name for name in started.hanging if name.replace("-", "_") not in unheeded]
-    if hanging or started.loose or words or short:
+    unread = words and TAKES_WORDS.search(config.text) is None
+    if hanging or started.loose or unread or short:
         return None
     for name in ("inside", "read", "version", "images", "gpus_per_node", "method", "gpu", "stated"):
         setattr(started, name, getattr(config, name))
@@ -158,7 +161,9 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
     code = code_of(path, script)
     near = NearFiles(config)
     options = None if config.text else _options(config)
-    run = followed(code, config.variables if options is None else NO_DEFINES, _machine(config), near, options)
+    run = followed(
+        code, config.variables if options is None else NO_DEFINES, _machine(config), near, options, _words(config, path)
+    )
     jobs = jobs_of(run)
     recipes = recipes_of(run) if not jobs else []
     plain_config = _plain(config)
@@ -198,6 +203,12 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
 def _options(config: ConfigFile) -> dict[str, str]:
     """The arguments of a launch line by the names of the script's options."""
     return {key.replace("-", "_"): str(value) for key, value in config.values.items() if not isinstance(value, list)}
+
+
+def _words(config: ConfigFile, path: str) -> tuple[str, ...]:
+    """The words of a launch line that its script gets, and that are no options."""
+    script = path.rpartition("/")[2]
+    return tuple(each.text for each in config.positionals if each.program == script and not each.key)
 
 
 def _dashed(name: str) -> str:

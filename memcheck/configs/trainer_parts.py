@@ -128,8 +128,10 @@ def model(draft: Draft, path: str) -> None:
     windows = re.match(r"[A-Za-z]:[\\/]|\.{0,2}\\", name) is not None
     if windows or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or is_folder(name):
         last = re.split(r"[\\/]", name.rstrip("\\/"))[-1]
-        if is_known(last):
-            draft.assume("model.name", last, f"the name of the folder `{name}`, whose config.json is not read")
+        hyphened = re.sub(r"^([A-Za-z]+)(?=\d)", r"\1-", last)  # llama2-7b-hf for llama-2-7b-hf
+        known = next((each for each in (last, hyphened) if is_known(each)), "")
+        if known:
+            draft.assume("model.name", known, f"the name of the folder `{name}`, whose config.json is not read")
             return
         message = f"`{path}: {name}` is a folder, and its config.json is not read from here"
         draft.refuse(path, message, "name the model that lies there: --model NAME", ("model", "model.name"))
