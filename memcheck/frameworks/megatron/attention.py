@@ -378,6 +378,7 @@ def _fused_key_value(
     gradients: list[Gradient] = ["d_kv", (k_rotary.shape, dtype, "d_k_pos_emb")]
     carrier = operator(tape, Value(None, (), dtype), (kv, k_rotary), gradients)
     if carrier.needs_grad:
+        # the node waits for the gradients of both outputs
         carrier.origin.view_gradients = []  # type: ignore[union-attr]
 
     def pass_on(grad: Storage) -> list[Storage | None]:

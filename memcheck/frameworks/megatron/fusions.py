@@ -11,9 +11,11 @@ Source: Megatron-core ``transformer/mlp.py``, ``transformer/moe/shared_experts.p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.operator import GRAD_UNCHANGED, add, add_bias, dropout, mul, operator, power, unary
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
+from memcheck.autograd.operator import GRAD_UNCHANGED, Gradient, add, add_bias, dropout, mul, operator, power, unary
+from memcheck.autograd.tensor import Node, Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.megatron.linear import Projection, column, projection, row
 from memcheck.models.types import Mlp, Norm
 
@@ -37,6 +39,24 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
     return operator(
         tape, out, (x, residual, tape.parameter(bias)), [branch_gradient, GRAD_UNCHANGED, "sum"], saves=(mask,)
     )
+
+
+def several_outputs(
+    tape: Tape,
+    outputs: tuple[Value, ...],
+    inputs: tuple[Value, ...],
+    gradients: list[Gradient],
+    saves: Sequence[Storage] = (),
+) -> tuple[Value, ...]:
+    """Record one kernel with several outputs, and return them; its backward runs once all have their gradients.
+
+    ``gradients``, ``saves``: as in :func:`operator`.
+    """
+    kernel = operator(tape, Value(None, (), outputs[0].dtype), inputs, gradients, saves=saves)
+    if not isinstance(kernel.origin, Node):
+        return outputs
+    kernel.origin.view_gradients = []  # the node waits for the gradients of all outputs
+    return tuple([operator(tape, output, kernel, GRAD_UNCHANGED) for output in outputs])
 
 
 def fuses_activation(setting: Setting, activation: str, *, gated: bool, bias: bool) -> bool:

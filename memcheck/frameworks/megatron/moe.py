@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, Gradient, add, cast, mul, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.megatron.adapters import ROW_PARALLEL, column_adapter, row_adapter, wraps
 from memcheck.frameworks.megatron.bridge_adapters import bridged_experts, is_bridged
-from memcheck.frameworks.megatron.fusions import activate, fuses_activation, mlp, weighted_swiglu
+from memcheck.frameworks.megatron.fusions import activate, fuses_activation, mlp, several_outputs, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
     fuses_wgrad,
     gather_sequence,
@@ -169,14 +169,9 @@ def permute(ctx: Context, moe: Moe, x: Value, probs: Value, rows: int) -> tuple[
         saved: list[Storage] = [tape.new((x.shape[0], 2 * moe.experts + 1), "int32", "row id map")]
     else:
         saved = [tape.new((rows,), "int64", "sorted indices"), tape.new((moe.experts, x.shape[0]), "bool", "mask")]
-    carrier = operator(
-        tape, Value(None, (), x.dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=saved
-    )
-    if not carrier.needs_grad:
-        return permuted, weights
-    carrier.origin.view_gradients = []  # type: ignore[union-attr]
-    permuted = operator(tape, permuted, carrier, GRAD_UNCHANGED)
-    return permuted, operator(tape, weights, carrier, GRAD_UNCHANGED)
+    gradients: list[Gradient] = ["unpermuted gradient", "probability gradient"]
+    permuted, weights = several_outputs(tape, (permuted, weights), (x, probs), gradients, saved)
+    return permuted, weights
 
 
 def unpermute(ctx: Context, moe: Moe, x: Value, rows: int) -> Value:

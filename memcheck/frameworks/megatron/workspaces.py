@@ -23,11 +23,15 @@ from memcheck.record import Record
 
 MIB = 2**20
 TE_WORKSPACE = 32 * MIB + 1024
+"""Bytes of TransformerEngine's cuBLAS workspace from Hopper on (``get_cublas_workspace_size_bytes``)."""
 TE_WORKSPACE_OLD = 4 * MIB
+"""Bytes of that workspace before Hopper."""
 TE_GROUPED_STREAMS = 4
 """``tex.get_num_cublas_streams()`` (common/util/multi_stream.cpp)."""
 CUBLAS_WORKSPACE = 8 * MIB + 128 * 1024
+"""Bytes of torch's workspace per handle before Hopper: ``:4096:2:16:8``, two of 4,096 KiB and eight of 16 KiB."""
 CUBLAS_WORKSPACE_HOPPER = 32 * MIB
+"""Bytes of torch's workspace per handle from Hopper on: ``:4096:8``, eight of 4,096 KiB."""
 TORCH_THREADS = 2
 """Threads with a cuBLAS handle of their own: that of the forward and autograd's."""
 TE_OVERLAP_STREAMS = 3
