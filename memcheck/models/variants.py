@@ -5,16 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import groupby
 
-from memcheck.models.types import (
-    Architecture,
-    Attention,
-    Block,
-    CrossAttention,
-    LatentAttention,
-    Mlp,
-    Moe,
-    ParameterTensor,
-)
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, ParameterTensor
 from memcheck.models.vision import OtherTower
 
 PART = "language"
@@ -68,12 +59,15 @@ def padded(architecture: Architecture) -> Architecture:
         return architecture._replace(blocks=_masked(architecture.blocks))
     if encoder.channels:
         return architecture
-    blocks = tuple((b._replace(cross=b.cross and _padded_cross(b.cross)), count) for b, count in architecture.blocks)
+    blocks = tuple((_with_cross_mask(block), count) for block, count in architecture.blocks)
     return architecture._replace(blocks=blocks, encoder=encoder._replace(blocks=_masked(encoder.blocks)))
 
 
-def _padded_cross(cross: CrossAttention) -> CrossAttention:
-    return cross._replace(attention=cross.attention._replace(row_masks="padding"))
+def _with_cross_mask(block: Block) -> Block:
+    """Return the layer where cross-attention applies the mask of the encoder's padding."""
+    if block.cross is None:
+        return block
+    return block._replace(cross=block.cross._replace(attention=block.cross.attention._replace(row_masks="padding")))
 
 
 def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], ...]:

@@ -48,13 +48,13 @@ NAMES = LayerNames(
 )
 
 
-def read(config: ConfigReader, model: TowerContext, *, biased: bool = False) -> Vision:
-    """Read the tower of ``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
+def read(config: ConfigReader, model: TowerContext) -> Vision:
+    """Read the tower of ``model_type: internvl``: InternViT, whose patches are shuffled, normed and projected."""
     outer, outputs = model.outer, model.language.hidden_size
     size = read_layer_sizes(config, LayerSizes(width=1024, heads=16, inner=4096, depth=24))
     pixels = read_pixels(config, Pixels(3, side=448, patch=14))
     _refuse_unmodelled(config, outer)
-    block = _layer(config, size, bias=config.flag("attention_bias", default=biased))
+    block = _layer(config, size, bias=config.flag("attention_bias"))
     factor, rows = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2, pixels.patches + 1
     return Vision(
         kind="internvl:internvl",

@@ -34,11 +34,8 @@ def read(config: ConfigReader) -> Architecture:
     mixer = _delta(config, hidden, older)
     moe = experts(config, hidden)
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
-    stated_layers = older.get("full_attn_layers")  # counted from 1
-    chosen = None
-    if isinstance(stated_layers, list):
-        chosen = {number - 1 for number in stated_layers if isinstance(number, int)}
-    attention_types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
+    full_layers = _full_layers(older)
+    attention_types = layer_types(config, size.layers, lambda i: _kind(i, full_layers))
     moe_layers = sparse_types(
         config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0)
     )
@@ -52,6 +49,12 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(
         config, size, stack(zip(attention_types, moe_layers, strict=True), build_layer), tied=False, rotary_dim=0
     )
+
+
+def _full_layers(older_keys: dict[str, object]) -> set[int] | None:
+    """Read the layers with full attention from ``full_attn_layers``, which counts from 1; None if it is absent."""
+    stated = older_keys.get("full_attn_layers")
+    return {number - 1 for number in stated if isinstance(number, int)} if isinstance(stated, list) else None
 
 
 def _kind(layer: int, full_layers: set[int] | None) -> str:
