@@ -171,22 +171,14 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
 
     Equal layers are listed once, with their number.
     """
-    layout, blocks = job.layout, architecture.layers()[stage.first : stage.last]
+    layout, layers = job.layout, architecture.layers()[stage.first : stage.last]
     numbers_of_block: dict[int, list[int]] = {}  # layer numbers, by the identity of the block that equal layers share
-    for number, block in enumerate(blocks, stage.first):
+    for number, block in enumerate(layers, stage.first):
         numbers_of_block.setdefault(id(block), []).append(number)
-    distinct = list({id(block): block for block in blocks}.values())
-    weights, caches = [], []
-    paged_bytes = layer_bytes(job, architecture, stage.first, stage.last)
+    distinct = list({id(block): block for block in layers}.values())
+    weights: list[tuple[Weight, int]] = []
     for block in distinct:
-        numbers = numbers_of_block[id(block)]
-        weights += [(weight, len(numbers)) for weight in _of_block(job, block)]
-        if paged_bytes is None:  # how an engine pages this model's cache is not known: its size without paging
-            bytes_per_sequence = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
-            caches.append((block, rounded(job.batch_size * bytes_per_sequence), len(numbers)))
-            continue
-        layers_by_size = Counter([paged_bytes.get(number, 0) for number in numbers])
-        caches += [(block, size, layers) for size, layers in layers_by_size.items()]
+        weights += [(weight, len(numbers_of_block[id(block)])) for weight in _of_block(job, block)]
     for tensor in outer_tensors(architecture):
         if not _on_stage(architecture, tensor, stage):
             continue
@@ -201,11 +193,30 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     vocabulary = ceil_div(architecture.vocab_size, layout.tensor) if stage.head else 0
     return ServingRank(
         weights=tuple(weights),
-        caches=tuple(caches),
+        caches=_caches(job, architecture, stage, [(block, numbers_of_block[id(block)]) for block in distinct]),
         working=tape.peak,
         inventory=tuple(tape.peak_inventory),
         vocabulary=vocabulary,
     )
+
+
+def _caches(
+    job: InferenceJob, architecture: Architecture, stage: Part, layers: list[tuple[Block, list[int]]]
+) -> tuple[tuple[Block, int, int], ...]:
+    """Return the KV caches of a rank as (layer, bytes for all sequences, number of such layers).
+
+    ``layers``: each distinct layer of the stage with the numbers of the layers that are equal to it.
+    """
+    caches: list[tuple[Block, int, int]] = []
+    paged_bytes = layer_bytes(job, architecture, stage.first, stage.last)
+    for block, numbers in layers:
+        if paged_bytes is None:  # how an engine pages this model's cache is not known: its size without paging
+            sequence_bytes = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, job.layout.tensor)
+            caches.append((block, rounded(job.batch_size * sequence_bytes), len(numbers)))
+            continue
+        layers_by_size = Counter([paged_bytes.get(number, 0) for number in numbers])
+        caches += [(block, size, count) for size, count in layers_by_size.items()]
+    return tuple(caches)
 
 
 def profile_run(job: InferenceJob, architecture: Architecture) -> Transients:
