@@ -28,6 +28,8 @@ CALLS = (
     "torch.cuda.is_bf16_supported", "os.environ.get", "yaml.safe_load", "json.loads", "dict", "int", "str", "getattr",
     "Path", "HfArgumentParser", "argparse.ArgumentParser", "unknown", "f", "C", "exec", "eval", "__import__", "max",
     "DataLoader", "torch.optim.AdamW", "bnb.optim.AdamW8bit", "torch.autocast", "model.backward", "pl.Trainer",
+    "llama3_8b_pretrain_config", "OmegaConf.merge", "tyro.cli", "dataclasses.replace", "C.load", "C.model_validate",
+    "TrlParser(C).parse_args_and_config", "HfArgumentParser(C).parse_yaml_file", "AutoBridge.from_hf_pretrained",
     "inspect.signature", "FSDP", "set", "pl.Trainer().fit", "tokenizer", "model.map", "deepspeed.initialize",
 )  # fmt: skip
 HEAD = (
@@ -35,6 +37,8 @@ HEAD = (
     "from transformers import AutoModelForCausalLM, BitsAndBytesConfig, HfArgumentParser, Trainer, TrainingArguments\n"
     "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\nfrom accelerate import Accelerator\n"
     "from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer\nfrom unsloth import FastLanguageModel\n"
+    "import click, dataclasses, hydra, tyro\nfrom omegaconf import OmegaConf\nfrom megatron.bridge import AutoBridge\n"
+    "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\nfrom trl import TrlParser\n"
 )
 LOOP = (
     "import bitsandbytes as bnb, deepspeed, inspect, lightning as pl\nfrom torch.utils.data import DataLoader\n"
@@ -156,6 +160,19 @@ STATEMENTS: tuple[Callable[[Random, str, int], str], ...] = (
     ),
     lambda chance, name, _: (
         f"class C(TrainingArguments):\n    {name}: int = {_value(chance, 1)}\n    def __init__(self):\n        C()"
+    ),
+    lambda chance, name, depth: (
+        f"@click.option('--{name}', default={_value(chance, 2)})\n@hydra.main(config_path='.', config_name='r')\n"
+        f"def main({name}, cfg):\n{_body(chance, depth)}\nmain()"
+    ),
+    lambda chance, name, depth: (
+        f"class C(BaseModel):\n    {name}: C = {_value(chance, 1)}\n    @classmethod\n    def load(cls, p):\n"
+        f"        return cls({name}=p)\n    @property\n    def x(self):\n{_body(chance, depth, ' ' * 8)}"
+    ),
+    lambda chance, name, _: f"{name} = {{k: {_value(chance, 1)} for k, v in {name}.items() if {_value(chance, 1)}}}",
+    lambda chance, name, _: f"{name} = [x for x in sys.argv if {_value(chance, 2)}]",
+    lambda chance, name, _: (
+        f"c = llama3_8b_pretrain_config()\nc.{chance.choice(('model', 'train.micro_batch_size', 'peft'))} = {name}"
     ),
     lambda chance, name, depth: f"with open({_value(chance, 0)}) as {name}:\n{_body(chance, depth)}",
     lambda chance, _, depth: f"try:\n{_body(chance, depth)}\nexcept Exception:\n{_body(chance, depth)}",

@@ -155,6 +155,16 @@ class FollowedCalls(FollowedCode):
         return found
 
     def _own_fields(self, kind: LocalClass, option: str) -> dict[str, PythonValue]:
+        mark = ("fields", id(kind.node))
+        if mark in self.active or len(self.active) > 20:
+            return {}  # the class is made in its own default
+        self.active.append(mark)
+        try:
+            return self._set_fields(kind, option)
+        finally:
+            self.active.pop()
+
+    def _set_fields(self, kind: LocalClass, option: str) -> dict[str, PythonValue]:
         found: dict[str, PythonValue] = {}
         before, cell, self.cell = self.scope, self.cell, kind.cell
         self.scope = LocalNames(kind.scope)
