@@ -1,12 +1,11 @@
-"""Gated delta nets in PyTorch's own operations: what they run in without flash-linear-attention.
+"""Gated delta nets without flash-linear-attention, in PyTorch's own operators, and operators of other recurrent layers.
 
-Sources: transformers 5.23 models/qwen3_5/modeling_qwen3_5.py (Qwen3_5GatedDeltaNet, torch_chunk_gated_delta_rule),
-models/qwen3_next/modeling_qwen3_next.py, models/olmo_hybrid/modeling_olmo_hybrid.py.
+A function replays the one of transformers that its docstring names. Its local variables live until it returns, as those
+of that function do, unless a ``del`` ends one earlier.
 
-Pieces of recurrent layers as transformers writes them in PyTorch's own operations, without fused kernels.
-
-Sources: transformers 5.23 models/qwen3_5/modeling_qwen3_5.py (causal_conv1d_fn, Qwen3_5RMSNormGated, l2norm),
-models/mamba2/modeling_mamba2.py; torch derivatives.yaml (convolution, constant_pad_nd, select).
+Sources: transformers 5.23 models/qwen3_5/modeling_qwen3_5.py (Qwen3_5GatedDeltaNet, torch_chunk_gated_delta_rule,
+causal_conv1d_fn, Qwen3_5RMSNormGated, l2norm), models/qwen3_next/modeling_qwen3_next.py,
+models/olmo_hybrid/modeling_olmo_hybrid.py; torch derivatives.yaml (convolution, constant_pad_nd, select).
 """
 
 from __future__ import annotations
@@ -89,6 +88,7 @@ def convolve(
         x = cast(tape, x, tape.autocast)
         weight = cast(tape, weight, tape.autocast)
         bias_value = cast(tape, bias_value, tape.autocast) if bias_value is not None else None
+    # PyTorch's convolution pads each sequence by kernel - 1 tokens, which the slice below cuts off its output
     rows = ctx.tokens if fused else ctx.batch * (ctx.sequence + kernel - 1)
     out = convolution(tape, x, weight, bias_value, (rows, channels))
     del x, weight, bias_value
@@ -112,18 +112,20 @@ def l2_norm(tape: Tape, x: Value, rows: tuple[int, ...]) -> Value:
     return mul(tape, x, rstd)
 
 
-def gated_norm(tape: Tape, x: Value, gate: Value, weight: Parameter, *, act: str = "silu", wide: bool = False) -> Value:
+def gated_norm(
+    tape: Tape, x: Value, gate: Value, weight: Parameter, *, act: str = "silu", fp32_weight: bool = False
+) -> Value:
     """Apply an RMSNorm over each head, and multiply by the activation of an fp32 copy of the gate.
 
-    ``x``, ``gate``: [tokens * heads, head width]. ``wide``: the weight multiplies in fp32 (Kimi), else after the cast
-    back.
+    ``x``, ``gate``: [tokens * heads, head width]; so is the result, in the dtype of ``x``. ``act``: the gate's
+    activation. ``fp32_weight``: the norm's weight multiplies fp32 rows (Kimi), not their copy in the dtype of ``x``.
     """
     input_dtype = x.dtype
     x = cast(tape, x, "fp32")
     rstd = unary(tape, shift(tape, mean_rows(tape, power(tape, x))), "rsqrt")
     x = mul(tape, x, rstd)
     del rstd
-    if not wide:
+    if not fp32_weight:
         x = cast(tape, x, input_dtype)
     x = mul(tape, tape.parameter(weight), x)
     activated_gate = unary(tape, cast(tape, gate, "fp32"), act)
@@ -133,23 +135,27 @@ def gated_norm(tape: Tape, x: Value, gate: Value, weight: Parameter, *, act: str
 
 
 CHUNK = 64
-"""``chunk_size`` of torch_chunk_gated_delta_rule."""
+"""Tokens per chunk: ``chunk_size`` of torch_chunk_gated_delta_rule."""
 
 
-class Cut(Record):
-    """Sizes of a chunked delta rule: sequences, value heads, chunks, widths of a key and of a value."""
+class ChunkSizes(Record):
+    """Sizes of a delta rule that runs chunk by chunk."""
 
     batch: int
     heads: int
+    """Value heads on this rank."""
     chunks: int
+    """Chunks per sequence, the last one padded."""
     key: int
+    """Width of a head's keys and queries."""
     value: int
+    """Width of a head's values."""
 
-    def rows(self, width: int) -> tuple[int, ...]:
-        """Return the shape of a tensor of all chunks: [batch, heads, chunks, chunk, width]."""
+    def all_chunks(self, width: int) -> tuple[int, ...]:
+        """Return the shape of a tensor with ``width`` numbers per token: [batch, heads, chunks, chunk, width]."""
         return (self.batch, self.heads, self.chunks, CHUNK, width)
 
-    def one(self, *sizes: int) -> tuple[int, ...]:
+    def one_chunk(self, *sizes: int) -> tuple[int, ...]:
         """Return the shape of a tensor of one chunk: [batch, heads, *sizes]."""
         return (self.batch, self.heads, *sizes)
 
@@ -183,135 +189,187 @@ def delta_net_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     beta = unary(tape, beta, "sigmoid")
     if isinstance(mixer, DoubledBetaMixer):
         beta = scale(tape, beta)
-    a_log = tape.parameter(ctx.parameter("A_log", (heads,)))
-    time_step_bias = tape.parameter(ctx.parameter("dt_bias", (heads,)))
-    softplus = unary(tape, add_bias(tape, cast(tape, decay, "fp32"), time_step_bias), "softplus")
-    decay_rate = mul(tape, softplus, a_log)
-    del softplus
+    decay_rate = _decay_rate(ctx, decay, heads)
     chunks = ceil_div(ctx.sequence, CHUNK)
-    sizes = Cut(batch=ctx.batch, heads=heads, chunks=chunks, key=mixer.key_dim, value=mixer.head_dim)
+    sizes = ChunkSizes(batch=ctx.batch, heads=heads, chunks=chunks, key=mixer.key_dim, value=mixer.head_dim)
     out = chunked_rule(ctx, sizes, query, key, value, decay_rate, beta)
     norm = tensor_of(mixer, "norm")
     rows = (ctx.tokens * heads, mixer.head_dim)
     out = gated_norm(tape, out.view(*rows), gate.view(*rows), ctx.parameter(norm.name, norm.shape))
-    result = project(ctx, mixer, out.view(ctx.tokens, heads * mixer.head_dim), mixer.output)
-    del qkv, gate, beta, decay, query, key, value, decay_rate
-    return result
+    return project(ctx, mixer, out.view(ctx.tokens, heads * mixer.head_dim), mixer.output)
 
 
-def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Value, Value]:
-    """Project a delta net's input to q, k, v (joined), the output gate, beta and the decay, before their activations.
+def _decay_rate(ctx: Context, decay: Value, heads: int) -> Value:
+    """Compute ``-A_log.exp() * softplus(decay.float() + dt_bias)``, [tokens, heads] in fp32.
 
-    ``x``: [tokens, hidden]. Beta and decay are [tokens, heads]. Qwen 3.5, Qwen3-Next and OLMo differ in their matrices.
+    ``A_log.exp()`` has one number per head, and is not counted.
     """
     tape = ctx.tape
+    a_log = tape.parameter(ctx.parameter("A_log", (heads,)))
+    time_step_bias = tape.parameter(ctx.parameter("dt_bias", (heads,)))
+    softplus = unary(tape, add_bias(tape, cast(tape, decay, "fp32"), time_step_bias), "softplus")
+    return mul(tape, softplus, a_log)
+
+
+DeltaInputs = tuple[Value, Value, Value, Value]
+"""Projections of a delta net before their activations: q, k and v in one tensor, [tokens, 2 * key width + value width];
+the output gate, [tokens, value width]; beta and the decay, [tokens, heads]."""
+
+
+def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> DeltaInputs:
+    """Project a delta net's input, [tokens, hidden], with the matrices that its family has."""
     names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in mixer.tensors}
-    if "in_proj_qkv" in names:
-        projected = [project(ctx, mixer, x, f"in_proj_{name}") for name in ("qkv", "z", "b", "a")]
-        return projected[0], projected[1], projected[2], projected[3]
+    if "in_proj_qkv" in names:  # Qwen 3.5
+        qkv, gate, beta, decay = (project(ctx, mixer, x, f"in_proj_{name}") for name in ("qkv", "z", "b", "a"))
+        return qkv, gate, beta, decay
     heads = ceil_div(mixer.heads, ctx.tp)
-    value_width, key_width = heads * mixer.head_dim, ceil_div(mixer.key_heads, ctx.tp) * mixer.key_dim
+    key_width, value_width = ceil_div(mixer.key_heads, ctx.tp) * mixer.key_dim, heads * mixer.head_dim
     widths = (key_width, key_width, value_width)
     if "in_proj_qkvz" in names:
-        qkvz, ba = project(ctx, mixer, x, "in_proj_qkvz"), project(ctx, mixer, x, "in_proj_ba")
-        *qkv, gate = tape.views(qkvz, *((ctx.tokens, width) for width in (*widths, value_width)))
-        beta, decay = tape.views(ba, (ctx.tokens, heads), (ctx.tokens, heads))
-        gate, qkv = copy(tape, gate, "reshape"), [copy(tape, projection, "reshape") for projection in qkv]
-        beta, decay = copy(tape, beta, "reshape"), copy(tape, decay, "reshape")
-        return cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v"), gate, beta, decay
+        return _qwen3_next_inputs(ctx, mixer, x, widths, heads)
+    return _olmo_inputs(ctx, mixer, x, widths)
+
+
+def _qwen3_next_inputs(ctx: Context, mixer: Mixer, x: Value, widths: tuple[int, int, int], heads: int) -> DeltaInputs:
+    """Replay Qwen3NextGatedDeltaNet's fix_query_key_value_ordering: two matrices, whose outputs are split head by head.
+
+    The split is strided, so that each ``reshape`` copies. ``x``: [tokens, hidden]. ``widths``: of q, k and v.
+    """
+    tape = ctx.tape
+    qkvz, ba = project(ctx, mixer, x, "in_proj_qkvz"), project(ctx, mixer, x, "in_proj_ba")
+    *qkv, gate = tape.views(qkvz, *((ctx.tokens, width) for width in (*widths, widths[-1])))
+    beta, decay = tape.views(ba, (ctx.tokens, heads), (ctx.tokens, heads))
+    gate, qkv = copy(tape, gate, "reshape"), [copy(tape, projection, "reshape") for projection in qkv]
+    beta, decay = copy(tape, beta, "reshape"), copy(tape, decay, "reshape")
+    return cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v"), gate, beta, decay
+
+
+def _olmo_inputs(ctx: Context, mixer: Mixer, x: Value, widths: tuple[int, int, int]) -> DeltaInputs:
+    """Project with OLMo's hybrids' six matrices, and concatenate q, k and v.
+
+    ``x``: [tokens, hidden]. ``widths``: of q, k and v. Source: modeling_olmo_hybrid.py.
+    """
     qkv = [project(ctx, mixer, x, f"linear_attn.{name}_proj") for name in "qkv"]
-    joined_qkv = cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v")
+    joined_qkv = cat(ctx.tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v")
     del qkv
     beta, decay = project(ctx, mixer, x, "b_proj"), project(ctx, mixer, x, "a_proj")
     return joined_qkv, project(ctx, mixer, x, "g_proj"), beta, decay
 
 
-def chunked_rule(ctx: Context, sizes: Cut, query: Value, key: Value, value: Value, decay: Value, beta: Value) -> Value:
-    """Replay transformers' torch_chunk_gated_delta_rule with normalised queries and keys, chunk by chunk in fp32.
+def chunked_rule(
+    ctx: Context, sizes: ChunkSizes, query: Value, key: Value, value: Value, decay: Value, beta: Value
+) -> Value:
+    """Replay transformers' torch_chunk_gated_delta_rule with normalised queries and keys, in fp32.
 
-    ``sizes``: batch, heads, chunks and widths. ``query``, ``key``: [batch, key heads, sequence, key width]. ``value``:
-    [batch, heads, sequence, value width]; so is the result. ``decay``, ``beta``: [tokens, heads]. Tensors live as long
-    as the variables of that function.
+    ``query``, ``key``: [batch, key heads, sequence, key width]. ``value``: [batch, heads, sequence, value width]; so is
+    the result. ``decay``, ``beta``: [tokens, heads].
     """
-    tape = ctx.tape
-    input_dtype = value.dtype
-    if query.shape[1] != sizes.heads:
-        query, key = (repeat_kv(tape, t, sizes.heads, copies=True) for t in (query, key))
+    tape, input_dtype = ctx.tape, value.dtype
     # `to(..., memory_format)` does not copy fp32, and padding by nothing clones: heads stay between tokens, so that
     # products over chunks copy both operands
     is_unchanged = input_dtype == "fp32" and ctx.sequence % CHUNK == 0
     copied = (is_unchanged, is_unchanged)
+    query, key, value, decay, beta = _padded_inputs(ctx, sizes, query, key, value, decay, beta)
+    v_beta, k_beta = mul(tape, value, beta), mul(tape, key, beta)
+    cumulative_decay = scale(tape, decay, "cumsum")
+    # within all chunks at once
+    decay_between_tokens = _decay_between_tokens(tape, cumulative_decay, sizes.all_chunks(CHUNK))
+    triangular_system = _decayed_products(tape, sizes, k_beta, key, decay_between_tokens, "k_beta @ key", copied)
+    scores = _decayed_products(tape, sizes, query, key, decay_between_tokens, "query @ key", copied)
+    decayed_keys = mul(tape, k_beta, unary(tape, cumulative_decay, "exp"))
+    new_values, key_decay = solve(tape, triangular_system, v_beta), solve(tape, triangular_system, decayed_keys)
+    # from chunk to chunk
+    state = tape.value(sizes.one_chunk(sizes.key, sizes.value), "fp32", "recurrent state")
+    output = tape.value(sizes.all_chunks(sizes.value), "fp32", "core attention output")
+    query = mul(tape, query, unary(tape, cumulative_decay, "exp"))
+    key = mul(tape, key, unary(tape, scale(tape, cumulative_decay), "exp"))
+    chunk_decay = unary(tape, select(tape, cumulative_decay, sizes.one_chunk(sizes.chunks, 1)), "exp")
+    operands = ChunkOperands(query, key, new_values, key_decay, scores, chunk_decay)
+    for _, copies in in_pieces(sizes.chunks, 1):
+        with counted_as(tape, copies):
+            state, output = _run_chunk(tape, sizes, operands, state, output)
+    unpadded = select(tape, output, (ctx.batch, ctx.sequence, sizes.heads, sizes.value))
+    return contiguous_as(tape, unpadded, input_dtype)
+
+
+def _padded_inputs(
+    ctx: Context, sizes: ChunkSizes, query: Value, key: Value, value: Value, decay: Value, beta: Value
+) -> tuple[Value, Value, Value, Value, Value]:
+    """Cast the inputs of the delta rule to fp32, normalise and scale, and pad the sequence to whole chunks.
+
+    Inputs as in :func:`chunked_rule`. Returns query, key, value, decay and beta, [batch, heads, chunks, chunk, width],
+    in which decay and beta have width 1. Keys of fewer heads than values are repeated first.
+    """
+    tape = ctx.tape
+    if query.shape[1] != sizes.heads:
+        query, key = (repeat_kv(tape, t, sizes.heads, copies=True) for t in (query, key))
     query, key, value, beta, decay = (cast(tape, t, "fp32") for t in (query, key, value, beta, decay))
     norm_rows = (*query.shape[:-1], 1)
     query, key = l2_norm(tape, query, norm_rows), l2_norm(tape, key, norm_rows)
     query = scale(tape, query)
-    query, key, value = (
-        pad(tape, t, sizes.rows(w)) for t, w in ((query, sizes.key), (key, sizes.key), (value, sizes.value))
-    )
-    beta, decay = (pad(tape, t, sizes.rows(1)) for t in (beta, decay))
-    v_beta, k_beta = mul(tape, value, beta), mul(tape, key, beta)
-    cumulative_decay = scale(tape, decay, "cumsum")
-    decay_between_tokens = _decay_between_tokens(tape, cumulative_decay, sizes.rows(CHUNK))
-    key_products = batched(tape, k_beta, key, sizes.rows(CHUNK), "k_beta @ key", copied)
-    triangular_system = mul(tape, key_products, decay_between_tokens)
-    del key_products
-    query_products = batched(tape, query, key, sizes.rows(CHUNK), "query @ key", copied)
-    scores_in_chunks = mul(tape, query_products, decay_between_tokens)
-    del query_products
-    decayed_keys = mul(tape, k_beta, unary(tape, cumulative_decay, "exp"))
-    new_values, key_decay = solve(tape, triangular_system, v_beta), solve(tape, triangular_system, decayed_keys)
-    state = tape.value(sizes.one(sizes.key, sizes.value), "fp32", "recurrent state")
-    output = tape.value(sizes.rows(sizes.value), "fp32", "core attention output")
-    query = mul(tape, query, unary(tape, cumulative_decay, "exp"))
-    key = mul(tape, key, unary(tape, scale(tape, cumulative_decay), "exp"))
-    chunk_decay = unary(tape, select(tape, cumulative_decay, sizes.one(sizes.chunks, 1)), "exp")
-    for _, copies in in_pieces(sizes.chunks, 1):
-        with counted_as(tape, copies):
-            chunk_values = select(tape, new_values, sizes.one(CHUNK, sizes.value))
-            chunk_key_decay = select(tape, key_decay, sizes.one(CHUNK, sizes.key))
-            old_values = batched(tape, chunk_key_decay, state, chunk_values.shape, "k_cumdecay @ state")
-            chunk_values = subtract(tape, chunk_values, old_values)
-            del old_values, chunk_key_decay
-            from_state = batched(
-                tape, select(tape, query, sizes.one(CHUNK, sizes.key)), state, chunk_values.shape, "query @ state"
-            )
-            from_chunk = batched(
-                tape,
-                select(tape, scores_in_chunks, sizes.one(CHUNK, CHUNK)),
-                chunk_values,
-                chunk_values.shape,
-                "intra @ values",
-            )
-            chunk_output = add(tape, from_state, from_chunk)
-            del from_chunk
-            output = write(tape, output, chunk_output)
-            del chunk_output
-            decayed_state = mul(tape, state, select(tape, chunk_decay, sizes.one(1, 1)))
-            state_update = batched(
-                tape,
-                select(tape, key, sizes.one(CHUNK, sizes.key)),
-                chunk_values,
-                sizes.one(sizes.key, sizes.value),
-                "key @ values",
-            )
-            state = add(tape, decayed_state, state_update)
-            del decayed_state, state_update, from_state, chunk_values
-    out = contiguous_as(tape, select(tape, output, (ctx.batch, ctx.sequence, sizes.heads, sizes.value)), input_dtype)
-    del (
-        state,
-        query,
-        key,
-        value,
-        v_beta,
-        k_beta,
-        triangular_system,
-        scores_in_chunks,
-        decay_between_tokens,
-        decayed_keys,
-        new_values,
-        key_decay,
-    )
-    return out
+    key_shape, value_shape = sizes.all_chunks(sizes.key), sizes.all_chunks(sizes.value)
+    query, key, value = pad(tape, query, key_shape), pad(tape, key, key_shape), pad(tape, value, value_shape)
+    beta, decay = (pad(tape, t, sizes.all_chunks(1)) for t in (beta, decay))
+    return query, key, value, decay, beta
+
+
+def _decayed_products(
+    tape: Tape, sizes: ChunkSizes, left: Value, key: Value, decay: Value, label: str, copied: tuple[bool, bool]
+) -> Value:
+    """Compute ``(left @ key.T) * decay`` of all chunks, [batch, heads, chunks, chunk, chunk].
+
+    ``left``, ``key``: [batch, heads, chunks, chunk, key width]. ``copied``: whether the product copies either of them.
+    """
+    products = batched(tape, left, key, sizes.all_chunks(CHUNK), label, copied)
+    return mul(tape, products, decay)
+
+
+class ChunkOperands(Record):
+    """Tensors of which the loop over chunks reads one chunk at a time."""
+
+    query: Value
+    """Queries times the decay from the chunk's start, [batch, heads, chunks, chunk, key width]."""
+    key: Value
+    """Keys times the decay to the chunk's end, in the same shape."""
+    new_values: Value
+    """``value`` of the loop, [batch, heads, chunks, chunk, value width]."""
+    key_decay: Value
+    """``k_cumdecay``, [batch, heads, chunks, chunk, key width]."""
+    scores: Value
+    """Decayed products of queries and keys, [batch, heads, chunks, chunk, chunk]."""
+    chunk_decay: Value
+    """Decay over each whole chunk, [batch, heads, chunks, 1]."""
+
+
+def _run_chunk(
+    tape: Tape, sizes: ChunkSizes, operands: ChunkOperands, state: Value, output: Value
+) -> tuple[Value, Value]:
+    """Run one turn of the loop over chunks: write the chunk's output, and update the recurrent state.
+
+    ``state``: [batch, heads, key width, value width]. ``output``: of all chunks, in which the turn writes its part.
+    Returns the new state and the output.
+    """
+    value_shape = sizes.one_chunk(CHUNK, sizes.value)
+    # v_new = value[:, :, i] - k_cumdecay[:, :, i] @ last_recurrent_state
+    chunk_values = select(tape, operands.new_values, value_shape)
+    chunk_key_decay = select(tape, operands.key_decay, sizes.one_chunk(CHUNK, sizes.key))
+    old_values = batched(tape, chunk_key_decay, state, value_shape, "k_cumdecay @ state")
+    chunk_values = subtract(tape, chunk_values, old_values)
+    del old_values, chunk_key_decay
+    # core_attn_out[:, :, i] = query[:, :, i] @ last_recurrent_state + attn[:, :, i] @ v_new
+    chunk_query = select(tape, operands.query, sizes.one_chunk(CHUNK, sizes.key))
+    from_state = batched(tape, chunk_query, state, value_shape, "query @ state")
+    chunk_scores = select(tape, operands.scores, sizes.one_chunk(CHUNK, CHUNK))
+    from_chunk = batched(tape, chunk_scores, chunk_values, value_shape, "intra @ values")
+    chunk_output = add(tape, from_state, from_chunk)
+    del from_chunk
+    output = write(tape, output, chunk_output)
+    del chunk_output
+    # last_recurrent_state = last_recurrent_state * decay + key[:, :, i].T @ v_new
+    decayed_state = mul(tape, state, select(tape, operands.chunk_decay, sizes.one_chunk(1, 1)))
+    chunk_key = select(tape, operands.key, sizes.one_chunk(CHUNK, sizes.key))
+    state_update = batched(tape, chunk_key, chunk_values, state.shape, "key @ values")
+    return add(tape, decayed_state, state_update), output
 
 
 def _decay_between_tokens(tape: Tape, cumulative_decay: Value, shape: tuple[int, ...]) -> Value:
@@ -319,9 +377,11 @@ def _decay_between_tokens(tape: Tape, cumulative_decay: Value, shape: tuple[int,
 
     ``cumulative_decay``: [batch, heads, chunks, chunk, 1]. ``shape``: [batch, heads, chunks, chunk, chunk].
     """
-    difference = tape.value(shape, cumulative_decay.dtype, "pairwise decay")
-    later_grads = [(shape, cumulative_decay.dtype, "neg"), (cumulative_decay.shape, cumulative_decay.dtype, "sum")]
-    difference = operator(tape, difference, cumulative_decay, "sum", later=later_grads)
+    dtype = cumulative_decay.dtype
+    difference = tape.value(shape, dtype, "pairwise decay")
+    # the second operand's gradient, negated and summed, is made after that of the first
+    second_gradient = [(shape, dtype, "neg"), (cumulative_decay.shape, dtype, "sum")]
+    difference = operator(tape, difference, cumulative_decay, "sum", later=second_gradient)
     return unary(tape, scale(tape, difference, "masked_fill"), "exp")
 
 

@@ -27,7 +27,7 @@ from memcheck.autograd.operator import (
 from memcheck.autograd.tensor import ITEM_BYTES, Storage, Tape, Value, ceil_div, rounded
 from memcheck.frameworks.transformers.delta_rule import (
     CHUNK,
-    Cut,
+    ChunkSizes,
     convolve,
     gated_norm,
     pad,
@@ -39,9 +39,19 @@ from memcheck.frameworks.transformers.delta_rule import (
 )
 from memcheck.models.module_types import BoundedLingDelta, LingDelta
 from memcheck.models.types import Mixer
+from memcheck.record import Record
 
-Inputs = tuple[Value, Value, Value, Value, Value]
-"""Queries, keys, values, decay of each channel, beta."""
+
+class RuleInputs(Record):
+    """What the delta rule reads: tensors of [batch, heads, sequence, head_dim], and beta."""
+
+    query: Value
+    key: Value
+    value: Value
+    decay: Value
+    """Logarithm of each channel's decay."""
+    beta: Value
+    """[batch, heads, sequence, 1]"""
 
 
 def kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
@@ -59,7 +69,7 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     projection.
 
     ``x``: [tokens, hidden]; so is what is returned. ``fused``: causal-conv1d and flash-linear-attention run the
-    convolution and the rule.
+    convolution and the rule. Local variables live until it returns, as upstream's do.
     """
     tape, head_dim = ctx.tape, mixer.head_dim
     heads = ceil_div(mixer.heads, ctx.tp)
@@ -70,9 +80,10 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     qkv = convolve(ctx, tensor_of(mixer, "conv1d"), None, qkv, "silu", fused=fused)
     shape = (ctx.batch, heads, ctx.sequence, head_dim)
     query, key, value = tape.views(qkv, shape, shape, shape)
-    decay = _forget_gate(ctx, mixer, x, heads).view(*shape)
+    forget_gate = _ling_forget_gate if isinstance(mixer, LingDelta) else _forget_gate
+    decay = forget_gate(ctx, mixer, x, heads).view(*shape)
     beta = unary(tape, project(ctx, mixer, x, "self_attn.b_proj"), "sigmoid").view(ctx.batch, heads, ctx.sequence, 1)
-    inputs = (query, key, value, decay, beta)
+    inputs = RuleInputs(query, key, value, decay, beta)
     out = _fused_rule(ctx, inputs) if fused else _chunked_rule(ctx, heads, head_dim, inputs)
     if isinstance(mixer, LingDelta):
         gate = project(ctx, mixer, x, "self_attn.g_proj")
@@ -80,20 +91,16 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
         gate = project(ctx, mixer, project(ctx, mixer, x, "g_a_proj"), "g_b_proj")
     norm, rows = tensor_of(mixer, "o_norm"), (ctx.tokens * heads, head_dim)
     weight = ctx.parameter(norm.name, norm.shape)
-    normed = gated_norm(tape, out.view(*rows), gate.view(*rows), weight, act="sigmoid", wide=True)
-    result = project(ctx, mixer, normed.view(ctx.tokens, width), mixer.output)
-    del qkv, query, key, value, decay, beta, inputs, out, gate, normed
-    return result
+    normed = gated_norm(tape, out.view(*rows), gate.view(*rows), weight, act="sigmoid", fp32_weight=True)
+    return project(ctx, mixer, normed.view(ctx.tokens, width), mixer.output)
 
 
 def _forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
-    """Compute KimiLinearForgetGate, [tokens, heads * head_dim] in fp32: ``-exp(A_log) * softplus(...)``.
+    """Compute KimiLinearForgetGate, ``-exp(A_log) * softplus(...)``: [tokens, heads * head_dim] in fp32.
 
-    The code writes softplus as a logarithm and ``where``. Ling's gate is another class.
+    ``x``: [tokens, hidden]. The code writes softplus as ``where(g > 20, g, log(1 + exp(g)))``.
     """
     tape = ctx.tape
-    if isinstance(mixer, LingDelta):
-        return _ling_forget_gate(ctx, mixer, x, heads)
     rank = tensor_of(mixer, "f_b_proj").shape[1]
     low_rank = project(ctx, mixer, x, "f_a_proj")
     raw = project(ctx, mixer, low_rank.view(ctx.tokens, rank), "f_b_proj")
@@ -106,14 +113,14 @@ def _forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
     log1p_exp = unary(tape, shift(tape, unary(tape, gate_input, "exp")), "log")
     softplus = where(tape, is_large, gate_input, log1p_exp)
     del log1p_exp, is_large
-    result = mul(tape, scale(tape, factor, "neg"), softplus)
-    del low_rank, raw, gate_input, softplus
-    return result
+    return mul(tape, scale(tape, factor, "neg"), softplus)
 
 
 def _ling_forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
-    """Compute BailingHybridForgetGate: ``lower_bound * sigmoid(exp(A_log) * ...)``, or a softplus, in fp32 and cast
-    back.
+    """Compute BailingHybridForgetGate (Ling) in fp32, and cast it back: [tokens, heads * head_dim].
+
+    ``BoundedLingDelta`` has ``lower_bound * sigmoid(exp(A_log) * g)``, other mixers ``-exp(A_log) * softplus(g)``.
+    ``x``: [tokens, hidden].
     """
     tape = ctx.tape
     raw = project(ctx, mixer, x, "f_proj")
@@ -124,77 +131,107 @@ def _ling_forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value
         result = scale(tape, unary(tape, mul(tape, factor, gate_input), "sigmoid"), "lower bound")
     else:
         result = mul(tape, scale(tape, factor, "neg"), unary(tape, gate_input, "softplus"))
-    narrow = cast(tape, result, raw.dtype if tape.autocast is None else x.dtype)
-    del raw, gate_input, result
-    return narrow
+    return cast(tape, result, raw.dtype if tape.autocast is None else x.dtype)
 
 
-def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: Inputs) -> Value:
-    """Replay chunk_kimi_delta_attention in PyTorch operators, chunk by chunk in fp32: [batch, heads, sequence,
-    head_dim].
+def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: RuleInputs) -> Value:
+    """Replay chunk_kimi_delta_attention in PyTorch operators and fp32: [batch, heads, sequence, head_dim].
 
-    ``inputs``: q, k, v and decay, [batch, heads, sequence, head_dim], and beta, [batch, heads, sequence, 1]. Tensors
-    live as long as the variables of that function.
+    ``heads``: on this rank. Local variables live until it returns, as upstream's do.
     """
-    tape, input_dtype = ctx.tape, inputs[0].dtype
-    sizes = Cut(batch=ctx.batch, heads=heads, chunks=ceil_div(ctx.sequence, CHUNK), key=head_dim, value=head_dim)
+    tape, input_dtype = ctx.tape, inputs.query.dtype
+    sizes = ChunkSizes(batch=ctx.batch, heads=heads, chunks=ceil_div(ctx.sequence, CHUNK), key=head_dim, value=head_dim)
     query, key, value, decay, beta = (cast(tape, copy(tape, t, "contiguous"), "fp32") for t in inputs)
     query, key = _normalise_rows(tape, query), _normalise_rows(tape, key)
-    query = scale(tape, pad(tape, query, sizes.rows(head_dim)))
-    key, value, decay = (pad(tape, t, sizes.rows(head_dim)) for t in (key, value, decay))
-    beta = pad(tape, beta, sizes.rows(1))
+    query = scale(tape, pad(tape, query, sizes.all_chunks(head_dim)))
+    key, value, decay = (pad(tape, t, sizes.all_chunks(head_dim)) for t in (key, value, decay))
+    beta = pad(tape, beta, sizes.all_chunks(1))
     v_beta, k_beta = mul(tape, value, beta), mul(tape, key, beta)
     cumulative_decay = scale(tape, decay, "cumsum")
     del decay
-    outer_shape = (*sizes.rows(CHUNK), head_dim)
-    pairwise = unary(tape, scale(tape, _difference(tape, cumulative_decay, outer_shape), "masked_fill"), "exp")
-    product = mul(tape, _outer_product(tape, k_beta, key, outer_shape), pairwise)
-    system = sum_rows(tape, product, sizes.rows(CHUNK))
-    del product
-    system = scale(tape, scale(tape, system, "neg"), "masked_fill")
-    system = shift(tape, _invert_in_place(tape, system), "add eye")
-    value = batched(tape, system, v_beta, sizes.rows(head_dim), "system @ values")
-    key_decay = batched(
-        tape, system, mul(tape, k_beta, unary(tape, cumulative_decay, "exp")), sizes.rows(head_dim), "system @ keys"
-    )
-    state = tape.value(sizes.one(head_dim, head_dim), "fp32", "recurrent state")
-    output = tape.value(sizes.rows(head_dim), "fp32", "core attention output")
-    chunk_shape, scores_shape = sizes.one(CHUNK, head_dim), sizes.one(CHUNK, CHUNK)
-    variables: tuple[Value, ...] = ()
+    # within all chunks at once
+    pairs_shape = (*sizes.all_chunks(CHUNK), head_dim)
+    pairwise_decay = scale(tape, _difference(tape, cumulative_decay, pairs_shape), "masked_fill")
+    pairwise_decay = unary(tape, pairwise_decay, "exp")
+    system = _inverse_system(tape, sizes, k_beta, key, pairwise_decay)
+    value = batched(tape, system, v_beta, sizes.all_chunks(head_dim), "system @ values")
+    decayed_keys = mul(tape, k_beta, unary(tape, cumulative_decay, "exp"))
+    key_decay = batched(tape, system, decayed_keys, sizes.all_chunks(head_dim), "system @ keys")
+    del decayed_keys  # a temporary in upstream's expression
+    # from chunk to chunk
+    state = tape.value(sizes.one_chunk(head_dim, head_dim), "fp32", "recurrent state")
+    output = tape.value(sizes.all_chunks(head_dim), "fp32", "core attention output")
+    operands = ChunkOperands(query, key, value, cumulative_decay, pairwise_decay, key_decay)
+    turn_variables: list[Value] = []
     for _, copies in in_pieces(sizes.chunks, 1):
         with counted_as(tape, copies):
-            # the chunk's queries, keys, values and decays
-            q_i, k_i, v_i, g_i = (select(tape, t, chunk_shape) for t in (query, key, value, cumulative_decay))
-            from_state = batched(tape, mul(tape, q_i, unary(tape, g_i, "exp")), state, chunk_shape, "query @ state")
-            decayed_product = mul(
-                tape,
-                _outer_product(tape, q_i, k_i, (*scores_shape, head_dim)),
-                select(tape, pairwise, (*scores_shape, head_dim)),
-            )
-            chunk_scores = sum_rows(tape, decayed_product, scores_shape)
-            del decayed_product
-            chunk_scores = scale(tape, chunk_scores, "masked_fill")
-            v_prime = batched(tape, select(tape, key_decay, chunk_shape), state, chunk_shape, "k_cumdecay @ state")
-            v_new = subtract(tape, v_i, v_prime)
-            variables = (q_i, k_i, v_i, g_i, from_state, chunk_scores, v_prime, v_new)
-            output = write(
-                tape, output, add(tape, from_state, batched(tape, chunk_scores, v_new, chunk_shape, "intra @ values"))
-            )
-            decayed_state = mul(tape, state, unary(tape, select(tape, g_i, sizes.one(head_dim, 1)), "exp"))
-            decay_to_end = _row_minus(tape, select(tape, g_i, sizes.one(1, head_dim)), g_i)
-            state_update = batched(
-                tape,
-                mul(tape, k_i, unary(tape, decay_to_end, "exp")),
-                v_new,
-                sizes.one(head_dim, head_dim),
-                "key @ values",
-            )
-            state = add(tape, decayed_state, state_update)
-            del decayed_state, state_update, decay_to_end, from_state, chunk_scores, v_prime, v_new, q_i, k_i, v_i, g_i
+            state, output = _run_chunk(tape, sizes, operands, state, output, turn_variables)
     out = select(tape, output, (ctx.batch, ctx.sequence, heads, head_dim))
-    out = cast(tape, copy(tape, out, "contiguous"), input_dtype)
-    del variables, state, query, key, value, v_beta, k_beta, beta, cumulative_decay, pairwise, system, key_decay, output
-    return out
+    return cast(tape, copy(tape, out, "contiguous"), input_dtype)
+
+
+def _inverse_system(tape: Tape, sizes: ChunkSizes, k_beta: Value, key: Value, pairwise_decay: Value) -> Value:
+    """Compute each chunk's triangular matrix ``I + attn``, [batch, heads, chunks, chunk, chunk], inverted row by row.
+
+    ``k_beta``, ``key``: [batch, heads, chunks, chunk, head_dim]. ``pairwise_decay``: of each channel between two tokens
+    of a chunk, [batch, heads, chunks, chunk, chunk, head_dim]; so is the product before its sum.
+    """
+    product = mul(tape, _outer_product(tape, k_beta, key, pairwise_decay.shape), pairwise_decay)
+    system = sum_rows(tape, product, sizes.all_chunks(CHUNK))
+    del product
+    system = scale(tape, scale(tape, system, "neg"), "masked_fill")
+    return shift(tape, _invert_in_place(tape, system), "add eye")
+
+
+class ChunkOperands(Record):
+    """Tensors of which the loop over chunks reads one chunk at a time, [batch, heads, chunks, chunk, head_dim]."""
+
+    query: Value
+    key: Value
+    value: Value
+    cumulative_decay: Value
+    """Sum of the decays' logarithms from the chunk's start."""
+    pairwise_decay: Value
+    """Decay between two tokens of a chunk, [batch, heads, chunks, chunk, chunk, head_dim]."""
+    key_decay: Value
+    """``k_cumdecay`` of upstream."""
+
+
+def _run_chunk(
+    tape: Tape, sizes: ChunkSizes, operands: ChunkOperands, state: Value, output: Value, turn_variables: list[Value]
+) -> tuple[Value, Value]:
+    """Run one turn of the loop over chunks: write the chunk's output, and update the recurrent state.
+
+    ``state``: [batch, heads, head_dim, head_dim]. ``output``: of all chunks, in which the turn writes its part.
+    ``turn_variables``: the loop's variables, which live until the next turn has bound them again. Returns the new state
+    and the output.
+    """
+    head_dim = sizes.key
+    chunk_shape, scores_shape = sizes.one_chunk(CHUNK, head_dim), sizes.one_chunk(CHUNK, CHUNK)
+    query, key, value, decay = (
+        select(tape, t, chunk_shape) for t in (operands.query, operands.key, operands.value, operands.cumulative_decay)
+    )
+    from_state = batched(tape, mul(tape, query, unary(tape, decay, "exp")), state, chunk_shape, "query @ state")
+    pairs_shape = (*scores_shape, head_dim)
+    decayed_product = mul(
+        tape, _outer_product(tape, query, key, pairs_shape), select(tape, operands.pairwise_decay, pairs_shape)
+    )
+    scores = sum_rows(tape, decayed_product, scores_shape)
+    del decayed_product
+    scores = scale(tape, scores, "masked_fill")
+    # v_new = v_i - k_cumdecay[:, :, i] @ last_recurrent_state
+    old_values = batched(tape, select(tape, operands.key_decay, chunk_shape), state, chunk_shape, "k_cumdecay @ state")
+    new_values = subtract(tape, value, old_values)
+    turn_variables[:] = (query, key, value, decay, from_state, scores, old_values, new_values)
+    output = write(
+        tape, output, add(tape, from_state, batched(tape, scores, new_values, chunk_shape, "intra @ values"))
+    )
+    # last_recurrent_state = last_recurrent_state * g_i[-1].exp() + (k_i * (g_i[-1] - g_i).exp()).T @ v_new
+    decayed_state = mul(tape, state, unary(tape, select(tape, decay, sizes.one_chunk(head_dim, 1)), "exp"))
+    decay_to_end = _row_minus(tape, select(tape, decay, sizes.one_chunk(1, head_dim)), decay)
+    decayed_key = mul(tape, key, unary(tape, decay_to_end, "exp"))
+    state_update = batched(tape, decayed_key, new_values, state.shape, "key @ values")
+    return add(tape, decayed_state, state_update), output
 
 
 def _normalise_rows(tape: Tape, x: Value) -> Value:
@@ -267,19 +304,18 @@ def _invert_in_place(tape: Tape, x: Value) -> Value:
     return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=temporaries)
 
 
-def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
+def _fused_rule(ctx: Context, inputs: RuleInputs) -> Value:
     """Run flash-linear-attention's ChunkKDAFunction: [batch, heads, sequence, head_dim].
 
-    ``inputs``: q, k, v, decay and beta. It saves normalised q and k with their lengths, v, the decay and its sums,
-    beta, and two products within chunks. Backward computes the states of chunks, and their inputs, again.
+    It saves normalised q and k with their lengths, v, the decay and its sums, beta, and two products within chunks.
+    Backward computes the states of chunks, and their inputs, again.
     """
     tape = ctx.tape
-    query, _, _, decay, beta = inputs
-    shape, input_dtype = query.shape, query.dtype
+    shape, input_dtype = inputs.query.shape, inputs.query.dtype
     rows = (*shape[:-1], 1)
     saved: list[Storage | None] = [tape.new(shape, input_dtype, "unit q, k, contiguous v") for _ in range(3)]
     saved += [tape.new(rows, "fp32", "rstd") for _ in range(2)]
-    saved += [tape.new(shape, "fp32", "sums of decay"), decay.storage, beta.storage]
+    saved += [tape.new(shape, "fp32", "sums of decay"), inputs.decay.storage, inputs.beta.storage]
     saved += [tape.new((*shape[:-1], CHUNK), input_dtype, "products within chunks") for _ in range(2)]
     batch, heads, sequence, head_dim = shape
     states = (batch * heads * ceil_div(sequence, CHUNK), head_dim, head_dim)
