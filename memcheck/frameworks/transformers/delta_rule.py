@@ -284,7 +284,9 @@ def chunked_rule(
     query = mul(tape, query, unary(tape, cumulative_decay, "exp"))
     key = mul(tape, key, unary(tape, scale(tape, cumulative_decay), "exp"))
     chunk_decay = unary(tape, select(tape, cumulative_decay, sizes.one_chunk(sizes.chunks, 1)), "exp")
-    operands = ChunkOperands(query, key, new_values, key_decay, scores, chunk_decay)
+    operands = ChunkOperands(
+        query=query, key=key, new_values=new_values, key_decay=key_decay, scores=scores, chunk_decay=chunk_decay
+    )
     for _, copies in in_pieces(sizes.chunks, 1):
         with counted_as(tape, copies):
             state, output = _run_chunk(tape, sizes, operands, state, output)

@@ -83,7 +83,7 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     forget_gate = _ling_forget_gate if isinstance(mixer, LingDelta) else _forget_gate
     decay = forget_gate(ctx, mixer, x, heads).view(*shape)
     beta = unary(tape, project(ctx, mixer, x, "self_attn.b_proj"), "sigmoid").view(ctx.batch, heads, ctx.sequence, 1)
-    inputs = RuleInputs(query, key, value, decay, beta)
+    inputs = RuleInputs(query=query, key=key, value=value, decay=decay, beta=beta)
     out = _fused_rule(ctx, inputs) if fused else _chunked_rule(ctx, heads, head_dim, inputs)
     if isinstance(mixer, LingDelta):
         gate = project(ctx, mixer, x, "self_attn.g_proj")
@@ -161,7 +161,14 @@ def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: RuleInputs) -
     # from chunk to chunk
     state = tape.value(sizes.one_chunk(head_dim, head_dim), "fp32", "recurrent state")
     output = tape.value(sizes.all_chunks(head_dim), "fp32", "core attention output")
-    operands = ChunkOperands(query, key, value, cumulative_decay, pairwise_decay, key_decay)
+    operands = KimiChunkOperands(
+        query=query,
+        key=key,
+        value=value,
+        cumulative_decay=cumulative_decay,
+        pairwise_decay=pairwise_decay,
+        key_decay=key_decay,
+    )
     turn_variables: list[Value] = []
     for _, copies in in_pieces(sizes.chunks, 1):
         with counted_as(tape, copies):
@@ -183,7 +190,7 @@ def _inverse_system(tape: Tape, sizes: ChunkSizes, k_beta: Value, key: Value, pa
     return shift(tape, _invert_in_place(tape, system), "add eye")
 
 
-class ChunkOperands(Record):
+class KimiChunkOperands(Record):
     """Tensors of which the loop over chunks reads one chunk at a time, [batch, heads, chunks, chunk, head_dim]."""
 
     query: Value
@@ -198,7 +205,7 @@ class ChunkOperands(Record):
 
 
 def _run_chunk(
-    tape: Tape, sizes: ChunkSizes, operands: ChunkOperands, state: Value, output: Value, turn_variables: list[Value]
+    tape: Tape, sizes: ChunkSizes, operands: KimiChunkOperands, state: Value, output: Value, turn_variables: list[Value]
 ) -> tuple[Value, Value]:
     """Run one turn of the loop over chunks: write the chunk's output, and update the recurrent state.
 
