@@ -16,15 +16,13 @@ from memcheck.live.answer import CheckedFile, Places, Slices, checked_file, firs
 from memcheck.live.choices import Choosing
 from memcheck.live.form import choices, form, forms, soon
 from memcheck.live.moves import moved
-from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange, KeyChoice, Linked, Searching
+from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange, KeyChoice, Searching
 from memcheck.live.requests import RequestError, Workspace, checked, checked_name, numbered
 from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.report.story.build import as_data
 
-MOST_PLANS = 8
-"""Plans that are compared with each other."""
 REMEMBERED = 16
 """Answers whose sections are remembered, so that what has not changed is not sent again."""
 WORDS = {kind: word for word, kind in STEPS.items()}
@@ -69,7 +67,11 @@ class Session:
 
     def _steps(self, number: object, word: str, fields: Fields) -> Steps:
         self._take(fields)
-        return STEPS_OF[word](self, number, fields)
+        if word in STEPS_OF:
+            return STEPS_OF[word](self, number, fields)
+        from memcheck.live.asked import ASKED  # what an answer does not need, a page's snapshot must not hold
+
+        return ASKED[word](self, fields)
 
     def _take(self, fields: Fields) -> None:
         """The files of a request, and the plan that it is about.
@@ -207,7 +209,7 @@ def _answered(session: Session, number: object, fields: Fields, edits: tuple[Fil
 
 def more(session: Session, number: object, fields: Fields) -> Steps:
     """Search for what takes longer than a verdict."""
-    from memcheck.live.searches import PARTS, Asking  # what an answer does not need, a page's snapshot must not hold
+    from memcheck.live.searches import PARTS, Asking  # as little as ``asked``
 
     checked = session.checked(fields)
     plan, document = checked.plan(session.document), checked.document(session.document)
@@ -228,126 +230,13 @@ def choices_of(session: Session, number: object, fields: Fields) -> Steps:
     yield Choices(choices=found)
 
 
-def import_file(session: Session, number: object, fields: Fields) -> Steps:
-    """Make a plan of another file."""
-    from memcheck.configs.formats import FORMATS as CONFIGS
-    from memcheck.live import asked  # here and below: what an answer does not need, a page's snapshot must not hold
-
-    hardware, settings = (fields.get(name) or {} for name in ("hardware", "settings"))
-    format = str(fields.get("format", ""))
-    if format and format not in CONFIGS:
-        raise UsageError(f"no config has the format {format[:50]!r}", f"one of: {', '.join(CONFIGS)}")
-    return asked.imported(session.workspace, session.path, hardware, format, settings)  # type: ignore[arg-type]
-
-
-def export(session: Session, number: object, fields: Fields) -> Steps:
-    """Write a framework's config."""
-    from memcheck.live import asked
-
-    return asked.written_config(session.workspace, session.document_of(fields), str(fields["format"]))
-
-
-def compare(session: Session, number: object, fields: Fields) -> Steps:
-    """Compare the plan on GPUs, or with other plans."""
-    from memcheck.catalog.names import find_gpu
-    from memcheck.live import asked
-    from memcheck.what_if.compare import ComparedPlan
-
-    gate, own = session.gate_of(fields), session.document_of(fields)
-    others = fields.get("plans")
-    if not others:
-        names = [find_gpu(each).name for each in fields.get("gpus") or ()]  # type: ignore[attr-defined]
-        return asked.compared_gpus(session.workspace, ComparedPlan(own, gate), names or None)
-    plans = [ComparedPlan(own, gate)]
-    with session.workspace.reading():
-        for name in others:  # type: ignore[attr-defined]  # checked as a list
-            found = load_plans(name, session.workspace.data(name), hardware=gate.hardware)
-            plans += [ComparedPlan(each, gate) for each in found[:MOST_PLANS]]
-    return asked.compared_plans(session.workspace, plans[:MOST_PLANS])
-
-
-def sweep(session: Session, number: object, fields: Fields) -> Steps:
-    """Evaluate a grid."""
-    from memcheck.live import asked
-    from memcheck.what_if.compare import ComparedPlan
-    from memcheck.what_if.sweep import Axis
-
-    document = session.document_of(fields)
-    axes = [Axis(key, tuple(values)) for key, values in fields["values"].items()]  # type: ignore[attr-defined]
-    for each in axes:
-        if not each.values or not all(each.key.split(".")):
-            raise UsageError(f"{each.key[:50]!r} has no values to sweep", "such as training.micro_batch_size: [1, 2]")
-    return asked.swept(session.workspace, ComparedPlan(document, session.gate_of(fields)), axes)
-
-
-def suggest(session: Session, number: object, fields: Fields) -> Steps:
-    """Search around the plan."""
-    from memcheck.live import asked
-
-    goal = str(fields.get("goal", "fit"))
-    return asked.suggested(session.workspace, session.document_of(fields), session.gate_of(fields), goal)
-
-
-def why(session: Session, number: object, fields: Fields) -> Steps:
-    """Read a log."""
-    from memcheck.live import asked
-
-    return asked.explained(session.workspace, session.path, str(fields.get("gpu", "")))
-
-
-def report(session: Session, number: object, fields: Fields) -> Steps:
-    """Make a report."""
-    from memcheck.live import asked
-
-    return asked.reported(session.workspace, session.path, session.gate_of(fields), str(fields["format"]))
-
-
-def link(session: Session, number: object, fields: Fields) -> Steps:
-    """Put the plan into a link."""
-    from memcheck.live.link import SharedPlan, shareable, warning, write_link
-
-    texts, flat = [], False
-    for path in (session.path, fields.get("compared")):
-        if path is None:
-            texts.append("")
-            continue
-        data = session.workspace.data(str(path))
-        with session.workspace.reading():
-            documents = load_plans(str(path), data, hardware=session.gate_of(fields).hardware)
-            text, is_flat = shareable(str(path), data, documents)
-        texts.append(text)
-        flat |= is_flat
-    section = str(fields.get("section", ""))
-    shared = SharedPlan(
-        plan=texts[0], compared=texts[1], document=session.document, version=__version__, section=section[:100]
-    )
-    found = write_link(shared)
-    yield Linked(fragment=found, flattened=flat, warning=warning(found))
-
-
-def catalog(session: Session, number: object, fields: Fields) -> Steps:
-    """Say what can be named."""
-    from memcheck.live import asked
-
-    yield asked.catalog()
-
-
 STEPS_OF: Mapping[str, Callable[[Session, object, Fields], Steps]] = {
     "answer": answer,
     "set": set_keys,
     "more": more,
     "choices": choices_of,
-    "import": import_file,
-    "export": export,
-    "compare": compare,
-    "sweep": sweep,
-    "suggest": suggest,
-    "why": why,
-    "report": report,
-    "link": link,
-    "catalog": catalog,
 }
-"""What answers each request."""
+"""What answers the requests that every visit makes."""
 
 _session: Session | None = None
 
