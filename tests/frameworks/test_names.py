@@ -32,6 +32,7 @@ ALLOWED = {
     "configs/formats.py": FORMAT,
     "configs/key_index.py": FORMAT,
     "configs/python_launches.py": "programs that start a script, under their own names",
+    "configs/python_run.py": PACKAGE,
     "configs/python_source.py": PACKAGE,
     "configs/recipe_launch.py": FORMAT,
     "configs/answers.py": FORMAT,
