@@ -84,6 +84,11 @@ def _sized(record: dict[str, Any]) -> tuple[Any, Any]:
     return rows(record, steps * ranks), rows(record, training["evaluation"]["micro_batch_size"] * 2 * ranks)
 
 
+def _labelled(found: Any) -> Any:
+    labelled = found.add_column("labels", found["input_ids"])
+    return labelled.add_column("attention_mask", [[1] * len(ids) for ids in found["input_ids"]])
+
+
 def _adapters(record: dict[str, Any]) -> Any:
     from peft import LoraConfig
 
@@ -119,15 +124,17 @@ def trl(record: dict[str, Any], folder: str, followed: Followed) -> None:
 
 
 def transformers(record: dict[str, Any], folder: str, followed: Followed) -> None:
-    """transformers' Trainer, around a model that a script has loaded."""
+    """transformers' Trainer, around a model that a script has loaded: before its arguments where a record says so."""
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
     path = saved_model(record, folder)
     train, judged = _sized(record)
     with followed():
-        config = TrainingArguments(**arguments(record, folder))
+        loads_first = record.get("loads_first", False)
+        config = None if loads_first else TrainingArguments(**arguments(record, folder))
         model = AutoModelForCausalLM.from_pretrained(path, **record.get("loading", {}))
+        config = config or TrainingArguments(**arguments(record, folder))
         adapters = _adapters(record)
         if adapters is not None:
             model = get_peft_model(model, adapters)
@@ -166,10 +173,7 @@ def axolotl(record: dict[str, Any], folder: str, followed: Followed) -> None:
         **record["config"],
     }
     able = {"bf16": True, "fp8": False, "tf32": False, "n_gpu": 1, "compute_capability": "sm_80"}
-    train, judged = (each.add_column("labels", each["input_ids"]) for each in _sized(record))
-    train, judged = (
-        each.add_column("attention_mask", [[1] * len(ids) for ids in each["input_ids"]]) for each in (train, judged)
-    )
+    train, judged = (_labelled(each) for each in _sized(record))
     with followed():
         config = validate_config(DictDefault(said), capabilities=able, env_capabilities={"torch_version": "2.13.0"})
         normalize_config(config)
@@ -189,8 +193,41 @@ def axolotl(record: dict[str, Any], folder: str, followed: Followed) -> None:
         _finish(made)
 
 
+def llamafactory(record: dict[str, Any], folder: str, followed: Followed) -> None:
+    """LLaMA-Factory: its command's own entry, which is given a config and rows that it has tokenized before."""
+    from datasets import DatasetDict
+    from llamafactory.extras import misc
+    from llamafactory.hparams import parser
+    from llamafactory.model import loader
+    from llamafactory.model.model_utils import quantization
+    from llamafactory.train import trainer_utils, tuner
+
+    for module in (misc, parser, loader, quantization, trainer_utils):  # the CPU that stands for a GPU
+        if hasattr(module, "get_current_device"):
+            module.get_current_device = lambda: torch.device("cpu:0")
+    path = saved_model(record, folder)
+    train, judged = (_labelled(each) for each in _sized(record))
+    kept = os.path.join(folder, "rows")
+    DatasetDict(train=train, validation=judged).save_to_disk(kept)
+    said = {
+        **arguments(record, folder),
+        "model_name_or_path": path,
+        "tokenized_path": kept,
+        "dataset": "none",
+        "eval_dataset": "none",
+        "template": "empty",
+        "cutoff_len": record["plan"]["training"]["sequence_length"],
+        "do_train": True,
+        "do_eval": True,
+        "report_to": "none",
+    }
+    with followed():
+        tuner.run_exp(said, [])
+
+
 LAUNCHERS: dict[str, Callable[[dict[str, Any], str, Followed], None]] = {
     "axolotl": axolotl,
+    "llamafactory": llamafactory,
     "transformers": transformers,
     "trl": trl,
 }

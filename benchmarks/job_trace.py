@@ -275,12 +275,7 @@ class Moments:
             return run
 
         with ExitStack() as stack:
-            if "deepspeed" in sys.modules:  # its engine is on the GPU as a whole, and steps by itself
-                from deepspeed.runtime.engine import DeepSpeedEngine
-
-                at_gpu = self.at(DeepSpeedEngine.__init__, GPU, moving)
-                stack.enter_context(patched(DeepSpeedEngine, "__init__", wraps(DeepSpeedEngine.__init__)(at_gpu)))
-                stack.enter_context(patched(DeepSpeedEngine, "step", stepped(DeepSpeedEngine.step)))
+            self.watch_engines(stack, moving, stepped)
             for owner, name, wrapped in (
                 (Trainer, "__init__", made(Trainer.__init__)),
                 (Trainer, "training_step", begun(Trainer.training_step)),
@@ -293,6 +288,48 @@ class Moments:
             ):
                 stack.enter_context(patched(owner, name, wraps(getattr(owner, name))(wrapped)))
             yield
+
+    def watch_engines(self, stack: ExitStack, moving: Moving, stepped: Callable[..., Any]) -> None:
+        """Follow DeepSpeed's engine and bitsandbytes' tables, where a job has imported them.
+
+        ``stepped``: marks a function that runs the optimizer.
+        """
+        if "deepspeed" in sys.modules:  # its engine is on the GPU as a whole, and steps by itself
+            from deepspeed.runtime.engine import DeepSpeedEngine
+            from deepspeed.runtime.zero.partition_parameters import Init
+
+            divided = Init._convert_to_deepspeed_param  # noqa: SLF001  # zero.Init makes shards on the GPU
+            stack.enter_context(patched(Init, divided.__name__, self.shards_on_gpu(divided)))
+            at_gpu = self.at(DeepSpeedEngine.__init__, GPU, moving)
+            stack.enter_context(patched(DeepSpeedEngine, "__init__", wraps(DeepSpeedEngine.__init__)(at_gpu)))
+            stack.enter_context(patched(DeepSpeedEngine, "step", stepped(DeepSpeedEngine.step)))
+            moved = DeepSpeedEngine._configure_distributed_model  # noqa: SLF001  # the load that the GPU sees
+            stack.enter_context(patched(DeepSpeedEngine, moved.__name__, self.loading(moved)))
+        if "bitsandbytes" in sys.modules:  # which moves its tables to where the weight is
+            from bitsandbytes import functional
+
+            for name in ("create_dynamic_map", "get_4bit_type"):
+                stack.enter_context(patched(functional, name, self.at(getattr(functional, name), GPU)))
+
+    def loading(self, moved: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of DeepSpeed's engine that moves a model to the GPU, as the load."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.tracer.enter("load")
+            found = moved(*args, **kwargs)
+            self.tracer.enter("prepare")
+            return found
+
+        return run
+
+    def shards_on_gpu(self, divided: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of ``zero.Init`` that gives a parameter its methods, of which ``partition`` makes its shard."""
+
+        def run(init: Any, parameter: Any) -> None:
+            divided(init, parameter)
+            parameter.partition = self.at(parameter.partition, GPU)
+
+        return run
 
     def hold(self, model: nn.Module) -> None:
         """Count parameters that were loaded out of sight, where they are: on the host."""

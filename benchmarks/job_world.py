@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from memcheck.verify.trace.tracer import patched
-from memcheck.verify.trace.world import fake_ranks
+from memcheck.verify.trace.world import autocast_asked_for, fake_ranks
 
 ENVIRONMENT = {
     "ACCELERATE_TORCH_DEVICE": "cpu:0",
@@ -37,9 +37,12 @@ def around(record: dict[str, Any]) -> Iterator[None]:
         import deepspeed  # noqa: F401  # before the trainer, so that its engine is watched
 
         sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # ranks that are not there
+    if "bitsandbytes" in record["versions"]:
+        import bitsandbytes  # noqa: F401  # likewise: it makes its tables on the GPU
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
     with ExitStack() as stack:
         stack.enter_context(patched(state.PartialState, "_prepare_backend", backend))
         stack.enter_context(patched(training_args, "is_torch_bf16_gpu_available", lambda: True))
+        stack.enter_context(autocast_asked_for())
         stack.enter_context(fake_ranks(ranks, 0))
         yield

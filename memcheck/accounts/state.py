@@ -23,8 +23,10 @@ from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, Moe, ParameterTensor
 from memcheck.record import Record
 
-FOUR_BITS = ("nf4", "nf4-single", "fp4", "fp4-single")
-"""bitsandbytes' 4-bit weights: with constants that are quantised once more, or not."""
+TORCHAO = "nf4-torchao"
+"""torchao's 4-bit weights (dtypes/nf4tensor.py), whose constants FSDP2 divides as it divides the weights."""
+FOUR_BITS = ("nf4", "nf4-single", "fp4", "fp4-single", TORCHAO)
+"""4-bit weights. bitsandbytes': with constants that are quantised once more, or not."""
 PACKED = ("gptq-4bit", "gptq-8bit", "awq-4bit")
 """Codes, zero points and scales in the buffers of a layer."""
 KINDS = (*FOUR_BITS, "int8", *PACKED, "fp8")
@@ -44,22 +46,21 @@ FP16, FP32, INT32 = 2, 4, 4
 """Bytes of one element."""
 FOUR_BIT_BLOCK = 64
 """Weights that share a constant in bitsandbytes' 4-bit formats."""
-DOUBLE_QUANTISED_MILLIBITS = 4127
-"""Thousandths of a bit per weight: 4 bits, a one-byte constant per 64 weights, and 4 bytes per 256 of the constants."""
-BYTE_MILLIBITS = 8000
+NESTED_BLOCK = 256
+"""Constants that share a constant of their own, where they are quantised to a byte each."""
+FOUR_BIT_VALUES, BYTE_VALUES = 16, 256
+"""Values that four bits, or a byte, can name: each weight has a table (``get_4bit_type``, ``quantize_blockwise``)."""
 
 
 def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     """Compute the bytes of one quantised weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
 
-    ``kind``: its format. bitsandbytes' 4 bits (nf4, fp4): a constant per 64 weights, itself quantised to a byte, or
-    fp32 (``single``). int8: an fp32 scale per row. fp8: an fp32 scale per block of 128 x 128. GPTQ and AWQ: see
-    :func:`_packed_bytes`.
+    ``kind``: its format. bitsandbytes' 4 bits (nf4, fp4): see :func:`_constant_bytes`; int8: an fp32 scale per row;
+    fp8: an fp32 scale per block of 128 x 128; GPTQ and AWQ: see :func:`_packed_bytes`.
     """
-    if kind in ("nf4", "fp4"):
-        return rounded(ceil_div(numel * DOUBLE_QUANTISED_MILLIBITS, BYTE_MILLIBITS))
-    if kind in ("nf4-single", "fp4-single"):
-        return rounded(ceil_div(numel, 2)) + rounded(FP32 * ceil_div(numel, FOUR_BIT_BLOCK))
+    if kind in FOUR_BITS:
+        constants_of = numel if kind == TORCHAO else prod(shape)
+        return rounded(ceil_div(numel, 2)) + _constant_bytes(constants_of, nested=not kind.endswith("-single"))
     outputs = shape[0] if len(shape) > 1 else 1
     inputs = numel // outputs
     if kind == "int8":
@@ -68,6 +69,21 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     if kind == "fp8":
         return rounded(numel) + rounded(FP32 * ceil_div(outputs, FP8_BLOCK) * ceil_div(inputs, FP8_BLOCK))
     return _packed_bytes(kind, outputs, inputs, numel)
+
+
+def _constant_bytes(numel: int, *, nested: bool) -> int:
+    """Compute the bytes of the constants of a 4-bit weight of ``numel`` elements: one per 64 weights, and a table.
+
+    ``nested``: each constant is a byte with a table of 256 values, and there are an fp32 constant per 256 of them and
+    their mean. All are attributes of a parameter (``QuantState``), so that FSDP and ZeRO-3 divide none of them: every
+    rank has them whole.
+    """
+    constants = ceil_div(numel, FOUR_BIT_BLOCK)
+    table = rounded(FP32 * FOUR_BIT_VALUES)
+    if not nested:
+        return rounded(FP32 * constants) + table
+    per_block = rounded(FP32 * ceil_div(constants, NESTED_BLOCK)) + rounded(FP32)
+    return rounded(constants) + rounded(FP32 * BYTE_VALUES) + per_block + table
 
 
 def _packed_bytes(kind: str, outputs: int, inputs: int, numel: int) -> int:

@@ -414,6 +414,10 @@ class Framework(Profile):
         del options
         return "nf4"
 
+    def stored_as(self, base_format: str) -> str:
+        """Return the kind of tensor that holds a base of a format, where another library's holds it otherwise."""
+        return base_format
+
     def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
         """Return where the model is created by default (a value of ``training.initialization``), and why.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.accounts.state import adapter_tensors, local_tensor
+from memcheck.accounts.state import adapter_tensors, local_tensor, quantised_bytes
 from memcheck.families.registry import catalog_architecture
 from memcheck.job.types import Lora
 from memcheck.models.module_types import ParameterTensor
@@ -41,3 +41,17 @@ def test_adapters_of_a_matrix_that_is_kept_transposed(transposed: bool, shape: t
     a, b, magnitudes = adapter_tensors(tensor, shape, Lora(rank=4, dora=True))
     assert (a.shape, b.shape) == ((4, 100), (300, 4))
     assert magnitudes.numel == 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "constants"),
+    [
+        # a byte per 64 weights, fp32 per 256 of these, tables of 256 and of 16 values, a mean
+        ("nf4", 2**18 + 4 * 2**10 + 1024 + 512 + 512),
+        ("nf4-single", 4 * 2**18 + 512),
+    ],
+)
+def test_constants_of_four_bits_are_whole_on_every_rank(kind: str, constants: int) -> None:
+    """FSDP divides the packed weights of a matrix [4096, 4096]; its constants are attributes of the parameter."""
+    for ranks in (1, 4):
+        assert quantised_bytes(kind, (4096, 4096), 2**24 // ranks) == 2**23 // ranks + constants

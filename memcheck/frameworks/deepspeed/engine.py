@@ -504,9 +504,15 @@ def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:
     """Return the bytes of a reference model's parameters that ZeRO-3 does not divide, because they persist.
 
     ``job``: the one that would train the reference model. The plan's limits apply to it as well: TRL writes others
-    under names that DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``).
+    under names that DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``). Where they say ``auto``,
+    DeepSpeed takes its own defaults: transformers fills in values later, for the model that is trained.
     """
-    return engine_buffers(job, [tensors]).persistent
+    return engine_buffers(_without_auto(job), [tensors]).persistent
+
+
+def _without_auto(job: TrainingJob) -> TrainingJob:
+    """Return the job without options of ``auto``, which DeepSpeed drops (``runtime/config_utils.py``)."""
+    return job._replace(options=tuple((name, value) for name, value in job.options if value != "auto"))
 
 
 def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> int:
@@ -516,5 +522,6 @@ def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: st
     parameter again, so that each is released after its layer.
     """
     numels = [t.numel for t in tensors]
-    prefetched = min(sum(numels), elements(job, "stage3_prefetch_bucket_size", job.architecture.hidden_size))
+    bucket = elements(_without_auto(job), "stage3_prefetch_bucket_size", job.architecture.hidden_size)
+    prefetched = min(sum(numels), bucket)
     return rounded((max(numels, default=0) + 2 * prefetched) * DTYPE_BYTES[dtype])

@@ -46,7 +46,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         targets=lora.targets_in(part),
         dtype=lora.dtype,
         quantized=bool(job.base_format),
-        quantization_format=job.base_format,
+        quantization_format=framework.stored_as(job.base_format),
         peft_base_format="" if job.framework.adapters.from_framework else job.base_format,
         dropout=lora.dropout,
         dora=lora.dora,

@@ -51,6 +51,10 @@ class Torchtune(Framework):
         """Both losses that contain the head run on chunks of the tokens."""
         return loss in ("chunked", "fused-linear")
 
+    def stored_as(self, base_format: str) -> str:
+        """Four bits are torchao's NF4Tensor (torchtune/modules/peft/lora.py)."""
+        return f"{base_format}-torchao" if base_format else ""
+
 
 FRAMEWORK = Torchtune(
     name="torchtune",

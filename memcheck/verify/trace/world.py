@@ -196,7 +196,7 @@ def fake_tensors(*, masks: bool = False, values: bool = False) -> Iterator[None]
         stack.enter_context(_unpadded_sequences(found=masks))
         stack.enter_context(_no_value_checks())
         stack.enter_context(recomputes())
-        stack.enter_context(_autocast_asked_for())
+        stack.enter_context(autocast_asked_for())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(known_values() if values else nullcontext())
         stack.enter_context(CudaKernels())
@@ -204,7 +204,7 @@ def fake_tensors(*, masks: bool = False, values: bool = False) -> Iterator[None]
 
 
 @contextmanager
-def _autocast_asked_for() -> Iterator[None]:
+def autocast_asked_for() -> Iterator[None]:
     """Without a device type the question is about CUDA, for which the CPU stands here (modeling_nemotron.py asks)."""
     ask = torch.is_autocast_enabled
 

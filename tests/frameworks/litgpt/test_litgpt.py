@@ -105,7 +105,7 @@ def test_quantize_says_how_constants_rest(quantize: str, bits: float) -> None:
     parameters = _instants(each)["optimizer"].components_bytes["parameters"]
     linear = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32000 * 4096
     rest = 2 * (32000 * 4096 + 65 * 4096)
-    assert parameters == pytest.approx(linear * bits / 8 + rest, rel=1e-4)
+    assert parameters == pytest.approx(linear * bits / 8 + rest, rel=2e-4)
 
 
 def test_the_head_is_a_matrix_of_its_own() -> None:
