@@ -187,10 +187,11 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     layers_done = 0
     outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
-        earlier_layers = reversed(in_order[:layers_done])
+        # by position: slices of all layers for each layer would take time in the square of their number
+        earlier_layers = (in_order[position] for position in range(layers_done - 1, -1, -1))
         if i in layers:
             layers_done += 1
-        later_layers = in_order[layers_done:]
+        later_layers = (in_order[position] for position in range(layers_done, len(in_order)))
         layer = layers.get(i, GatheredLayer(0, 0, 0))
         forward = layer.parameter + _prefetched_bytes(later_layers, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head

@@ -181,8 +181,16 @@ def _layer_units(
     frozen = frozen_layers(job.freeze)
     bf16_numbers = bf16_layers(setting, len(shared_layers.layers))
     units: list[Unit] = []
+    layers, numbered = shared_layers.layers, bool(frozen or bf16_numbers or inventory)
+    previous: tuple[Block, bool] | None = None
     for group, recompute in recompute_groups(job, setting, layer_numbers):
-        blocks = tuple([shared_layers.layers[number] for number in group])
+        # models of thousands of layers: a layer that equals the one before it needs no key
+        if previous is not None and len(group) == 1:
+            previous_layer, previous_recompute = previous
+            if layers[group[0]] is previous_layer and recompute is previous_recompute:
+                units.append(units[-1])
+                continue
+        blocks = tuple([layers[number] for number in group])
         trained = setting.adapter is None and not frozen.issuperset(group)
         is_bf16 = group[0] in bf16_numbers
         key = (
@@ -199,6 +207,9 @@ def _layer_units(
             unit = _checkpoint_unit(job, architecture.hidden_size, blocks, group_setting, recompute, inventory)
             shared_layers.units[key] = unit
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
+        # the next layer may be equal if its number decides nothing, and its input needs a gradient as this one's does
+        repeats = setting.needs_input_gradient and len(group) == 1 and not numbered
+        previous = (blocks[0], recompute) if repeats else None
         if not setting.needs_input_gradient:  # the next layer's input needs one if this layer has a graph
             setting = setting._replace(needs_input_gradient=trained or unit.first_curve.output_gradient_bytes > 0)
     return units, setting
