@@ -110,7 +110,7 @@ def every_place(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chu
                 counts[chunk] += forward
             began = began or run.backward is not None
             left -= run.backward == warm
-    return tuple(sorted(found, key=lambda moment: (not moment.of.forward, moment.number)))
+    return tuple(sorted(found, key=lambda moment: (not moment.running.forward, moment.number)))
 
 
 @pytest.fixture
