@@ -170,5 +170,7 @@ def test_the_schema_is_found_in_a_wheel_and_in_a_checkout(tmp_path, inside):
     shutil.copytree(os.path.dirname(schema_path()), (package if inside else tmp_path) / "schemas")
     code = "from memcheck.plan.schema import load_schema, schema_path; load_schema(); print(schema_path())"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # set for a pool's processes
-    out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
     assert out.stdout.strip() == str((package if inside else tmp_path) / "schemas" / "plan.schema.json")
