@@ -7,6 +7,7 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 
 from __future__ import annotations
 
+from memcheck.accounts.state import TORCHAO
 from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
@@ -52,8 +53,8 @@ class Torchtune(Framework):
         return loss in ("chunked", "fused-linear")
 
     def stored_as(self, base_format: str) -> str:
-        """Four bits are torchao's NF4Tensor (torchtune/modules/peft/lora.py)."""
-        return f"{base_format}-torchao" if base_format else ""
+        """NF4 is torchao's NF4Tensor, whose constants are quantised once more (torchtune/modules/peft/lora.py)."""
+        return TORCHAO if base_format == "nf4" else base_format
 
 
 FRAMEWORK = Torchtune(

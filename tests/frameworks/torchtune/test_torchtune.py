@@ -74,6 +74,14 @@ def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> N
     assert each.lora.dtype == "bf16"
 
 
+def test_four_bit_bases_are_stored_in_a_known_format() -> None:
+    """NF4 is torchao's tensor; a base without nested constants keeps the format that the plan states."""
+    for double, expected in ((True, "nf4-torchao"), (False, "nf4-single")):
+        units = _units(method="qlora", base={"held_in": "nf4", "double": double})
+        dtypes = {t.dtype for unit in units for t in unit.tensors if t.name.endswith("gate_proj.weight")}
+        assert dtypes == {expected}
+
+
 def test_the_linear_loss_lets_go_of_each_pieces_logits() -> None:
     """LinearCrossEntropyLoss keeps the same log-probabilities, and no bf16 logits but one piece's beside them."""
     linear, chunked = _units(loss="fused-linear")[-1].first_curve, _units(loss="chunked")[-1].first_curve
