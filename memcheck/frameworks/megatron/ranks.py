@@ -242,6 +242,7 @@ class _RankBuilder:
         self.device, self.inventory = device, inventory
         self.setting = megatron_setting(job, architecture, device.arch)
         self.shared_layers = SharedLayers(architecture.layers(), {})
+        self.layer_ids = [id(layer) for layer in self.shared_layers.layers]
         self.outlines: dict[tuple[object, ...], RankContents] = {}
         self.chunks: dict[tuple[object, ...], list[Unit]] = {}
         every_n_layers = job.checkpointing.every_n_layers
@@ -284,7 +285,7 @@ class _RankBuilder:
         """
         if not (chunk.embedding or chunk.head or chunk.mtp):
             embedding = head = False  # layers alone are equal wherever the embedding and the head are
-        layer_ids = tuple([id(self.shared_layers.layers[i]) for i in chunk.layers])
+        layer_ids = tuple([self.layer_ids[i] for i in chunk.layers])
         layer_numbers = chunk.layers if self.numbered else ()
         key = (layer_ids, layer_numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
         built = self.chunks.get(key)
