@@ -13,6 +13,7 @@ from typing import Any
 from memcheck.configs.python_code import LibraryCall, LocalClass, stated_value
 from memcheck.configs.python_expressions import FollowedCode
 from memcheck.configs.python_values import UNSET, ImportedName, MadeObject, PythonValue, plain
+from memcheck.plan.finding import Location
 
 NO_VALUES: Mapping[str, PythonValue] = {}
 NEEDS = "needs"
@@ -177,27 +178,36 @@ def _of_hydra(run: FollowedCode, decorator: ast.Call) -> PythonValue | None:
     for each in listed.of[:MOST_DEFAULTS] if listed is not None and isinstance(listed.of, list) else []:
         chosen = plain(each)
         for group, choice in chosen.items() if isinstance(chosen, dict) else ():
-            said_so = (run.options or {}).get(group, choice)
-            below = run.near.document(f"{folder}/{group}/{said_so}.yaml") if run.near is not None else None
-            own = found.get(group)
-            if below is None:
-                found[group] = run.unknown(decorator, f"the file `{folder}/{group}/{said_so}.yaml`")
-            elif own is None or isinstance(own.of, dict):
-                found[group] = PythonValue({**below, **({} if own is None else own.of)}, each.at)
+            path = f"{folder}/{group}/{(run.options or {}).get(group, choice)}.yaml"
+            found[group] = _group(run, decorator, found.get(group), path, each.at)
     for key, text in (run.options or {}).items():
-        *sections, last = key.split(".")
-        table: Any = found
-        for section in sections:
-            table = table[section].of if isinstance(table, dict) and section in table else None
-        if (
-            isinstance(table, dict)
-            and (sections or last in table)
-            and not isinstance(getattr(table.get(last), "of", 0), dict)
-        ):
-            table[last] = PythonValue(stated_value(text), run.at(decorator))
-            run.taken.add(sections[0] if sections else key)
+        _override(run, decorator, found, key, text)
     path = f"overrides {folder}/{name}.yaml"
     return PythonValue(found if run.options is not None else with_option(found, path), run.at(decorator))
+
+
+def _group(run: FollowedCode, decorator: ast.Call, own: PythonValue | None, path: str, at: Location) -> PythonValue:
+    """The file of a group of a Hydra config, under the values ``own`` that the config itself states for the group."""
+    file = run.near.document(path) if run.near is not None else None
+    if file is None:
+        return run.unknown(decorator, f"the file `{path}`")
+    if own is not None and not isinstance(own.of, dict):
+        return own
+    return PythonValue({**file, **({} if own is None else own.of)}, at)
+
+
+def _override(run: FollowedCode, decorator: ast.Call, config: dict[Any, PythonValue], key: str, text: str) -> None:
+    """Set a dotted key of a Hydra config to what the launch line says; a word without dots only where the key is."""
+    *sections, last = key.split(".")
+    table: Any = config
+    for section in sections:
+        table = table[section].of if isinstance(table, dict) and section in table else None
+    if not isinstance(table, dict) or (not sections and last not in table):
+        return
+    if last in table and isinstance(table[last].of, dict):
+        return  # a section: the launch line chose its file
+    table[last] = PythonValue(stated_value(text), run.at(decorator))
+    run.taken.add(key.partition(".")[0])
 
 
 MOST_DEFAULTS = 20
