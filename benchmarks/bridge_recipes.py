@@ -17,15 +17,16 @@ import json
 import os
 import sys
 import types
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shipped import deciding_keys, table_of
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.megatron_bridge import PRECISIONS, SECTIONS, SHIPPED, arguments_of
 from memcheck.configs.plan_text import nested
 from memcheck.configs.read_megatron import DIMENSIONS, read_megatron
+from memcheck.configs.types import ReadConfig
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Location, Span
 
@@ -53,8 +54,6 @@ HARMLESS = frozenset(
 """Fields of the model that hold no memory of their own, or that say what the model of that name has anyway."""
 ALWAYS = ("model.sequence_parallel", "model.expert_tensor_parallel_size")
 """Fields that count with other degrees than the recipe's."""
-COMMON = 0.5
-"""The share of recipes that have a field and value, from which on it stands once for all."""
 
 
 class Made:
@@ -177,11 +176,15 @@ def recipes(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     return found, others
 
 
+def reading(fields: dict[str, Any]) -> ReadConfig:
+    """The reading of a container with these fields."""
+    values = {name: value for name, (value, _) in arguments_of(fields).items()}
+    return read_megatron(ConfigFile("recipe.py", values, lambda _: Location("recipe.py", Span(2, 1, 2, 1)), ()), None)
+
+
 def said(fields: dict[str, Any]) -> tuple[object, list[str]]:
     """What the reader says to these fields: its settings, and its notes and problems."""
-    values = {name: value for name, (value, _) in arguments_of(fields).items()}
-    config = ConfigFile("recipe.py", values, lambda _: Location("recipe.py", Span(2, 1, 2, 1)), ())
-    found = read_megatron(config, None)
+    found = reading(fields)
     settings = {key: str(each.value) for key, each in found.settings.items()}
     return settings, sorted(each.message for each in (*found.notes, *found.problems))
 
@@ -205,23 +208,16 @@ def kept(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     if "model.hf_model_id" not in values or any(key[6:] in dims for key in values if key.startswith("model.")):
         print(f"{name}: its model is no model of Hugging Face's alone")
         return {}
-    whole = said(values)
-    if whole[1]:
-        print(f"{name}: {'; '.join(whole[1])[:200]}")
+    _, messages = said(values)
+    if messages:
+        print(f"{name}: {'; '.join(messages)[:200]}")
         return {}
-    for key in [each for each in values if each not in ALWAYS]:
-        less = {each: value for each, value in values.items() if each != key}
-        if said(less) == whole:
-            values = less
-    return values
+    return deciding_keys(values, said, ALWAYS)
 
 
 def estimated(name: str, fields: dict[str, Any]) -> bool:
     """Whether a plan of these settings has an estimate."""
-    values = {key: value for key, (value, _) in arguments_of(fields).items()}
-    config = ConfigFile("recipe.py", values, lambda _: Location("recipe.py", Span(2, 1, 2, 1)), ())
-    found = read_megatron(config, None)
-    settings = {key: each.value for key, each in found.settings.items()}
+    settings = {key: each.value for key, each in reading(fields).settings.items()}
     gpus = next((int(each[:-3]) for each in name.split("_") if each.endswith("gpu")), 8)
     settings |= {"hardware.gpu": "h100-80gb", "hardware.gpus_per_node": min(gpus, 8), "hardware.nodes": -(-gpus // 8)}
     (result, *_), traces = check_file("plan.yaml", json.dumps({"memcheck": 1, **nested(settings)}).encode(), Gate())
@@ -238,20 +234,9 @@ def main() -> int:
     os.chdir("/")
     whole, others = recipes(Path(sys.argv[1]))
     found = {name: keys for name, fields in whole.items() if (keys := kept(name, fields)) and estimated(name, keys)}
-    counts = Counter((key, json.dumps(value)) for keys in found.values() for key, value in keys.items())
-    common = {key: json.loads(value) for (key, value), count in counts.items() if count > COMMON * len(found)}
-    rows: dict[str, object] = {
-        name: {
-            **{key: None for key in common if key not in keys},
-            **{key: value for key, value in keys.items() if key not in common or common[key] != value},
-        }
-        for name, keys in found.items()
-    }
-    rows |= {name: other for name, other in sorted(others.items()) if other in found}
-    lines = [f" {json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in rows.items()]
-    text = "{\n" + f' "": {json.dumps(common)},\n' + ",\n".join(lines) + "\n}\n"
+    text = table_of(found, others)
     Path(SHIPPED).write_text(text, encoding="utf-8")
-    print(f"{len(found)} recipes, {len(rows)} names, {len(text)} bytes")
+    print(f"{len(found)} recipes, {len(text)} bytes")
     return 0
 
 

@@ -8,14 +8,13 @@ if the reading changes without it; of a config that trains nothing no key is kep
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks.shipped import deciding_keys, table_of
 from memcheck.configs.config_file import load_yaml
 from memcheck.configs.importing import import_config
 from memcheck.configs.plan_text import nested
@@ -28,8 +27,6 @@ STATED = {
 }
 ALWAYS = ("model._component_", "optimizer._component_", "loss._component_")
 """Keys that the command line replaces by their section's name."""
-COMMON = 0.5
-"""The share of configs that have a key and value, from which on it stands once for all."""
 
 
 def said(name: str, values: dict[str, Any]) -> object:
@@ -45,12 +42,8 @@ def kept(name: str, text: str) -> dict[str, Any]:
     values = {key: value for key, value in load_yaml(f"{name}.yaml", text).values.items() if value is not None}
     if not any(key.endswith("optimizer._component_") for key in values):
         return {}
-    whole = said(name, values)
-    for key in [each for each in values if not each.endswith(ALWAYS)]:
-        less = {each: value for each, value in values.items() if each != key}
-        if said(name, less) == whole:
-            values = less
-    return values
+    always = [key for key in values if key.endswith(ALWAYS)]
+    return deciding_keys(values, lambda less: said(name, less), always)
 
 
 def main() -> int:
@@ -62,17 +55,7 @@ def main() -> int:
         keys = kept(name, path.read_text(encoding="utf-8"))
         if keys:
             found[name] = keys
-    counts = Counter((key, json.dumps(value)) for keys in found.values() for key, value in keys.items())
-    common = {key: json.loads(value) for (key, value), count in counts.items() if count > COMMON * len(found)}
-    rows = {
-        name: {
-            **{key: None for key in common if key not in keys},
-            **{key: value for key, value in keys.items() if key not in common or common[key] != value},
-        }
-        for name, keys in found.items()
-    }
-    lines = [f" {json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in rows.items()]
-    text = "{\n" + f' "": {json.dumps(common)},\n' + ",\n".join(lines) + "\n}\n"
+    text = table_of(found, {})
     Path(SHIPPED).write_text(text, encoding="utf-8")
     print(f"{len(found)} configs, {len(text)} bytes")
     return 0

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.draft import Draft
-from memcheck.configs.megatron_bridge import OPTIONS, PROVIDED, SECTIONS, arguments_of, recipe_fields, shipped
+from memcheck.configs.key_table import shipped, shipped_keys
+from memcheck.configs.megatron_bridge import OPTIONS, PROVIDED, SECTIONS, SHIPPED, arguments_of
 from memcheck.configs.python_bridge import set_fields
 from memcheck.configs.python_values import MadeObject, PythonValue, is_whole, plain
 from memcheck.configs.torchtune_launch import override_value
@@ -121,9 +122,9 @@ def adopt_recipe(
     Raises:
         ConfigError: memcheck does not know the recipe.
     """
-    found = recipe_fields(name)
+    found = shipped_keys(SHIPPED, name)
     if found is None:
-        near = closest(name, filter(None, shipped()), cutoff=0.9)
+        near = closest(name, filter(None, shipped(SHIPPED)), cutoff=0.9)
         message = f"memcheck knows no recipe `{name[:80]}` of Megatron-Bridge's"
         message += "".join(f": the closest that it knows is `{each}`" for each in near)
         raise located(at, message, WAY_OUT.format(name[:80]))

@@ -69,6 +69,27 @@ class KeyTable(Record):
         return next(row for rows in self.rows.values() for row in rows if row.path == path)
 
 
+@lru_cache(maxsize=4)
+def shipped(path: str) -> dict[str, dict[str, object] | str]:
+    """The configs that a framework ships, by name: what bears on memory in each. A text is the name of the same config.
+
+    Under the empty name are the keys that most of them have (``benchmarks/shipped.py``).
+    """
+    found: dict[str, dict[str, object] | str] = read_own_json(path)
+    return found
+
+
+def shipped_keys(path: str, name: str) -> tuple[str, dict[str, object]] | None:
+    """The own name of a config that a framework ships, and its keys; None for an unknown name."""
+    table = shipped(path)
+    held, common = table.get(name) if name else None, table[""]
+    if isinstance(held, str):
+        name, held = held, table[held]
+    if not isinstance(held, dict) or not isinstance(common, dict):
+        return None
+    return name, {key: value for key, value in {**common, **held}.items() if value is not None}
+
+
 @lru_cache(maxsize=1)
 def _index() -> dict[str, Any]:
     found: dict[str, Any] = read_own_json(INDEX)

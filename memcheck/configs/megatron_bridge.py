@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.key_table import key_table
-from memcheck.edge.own_json import read_own_json
 
 BRIDGE = re.compile(
     r"^\s*_target_:\s*['\"]?(?:megatron\.bridge\.training\.config\.|megatron\.bridge\.models\.)", re.MULTILINE
@@ -208,21 +206,3 @@ DTYPES = {
     for package in ("torch.", "")
     for name, word in (("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"))
 }
-
-
-@lru_cache(maxsize=1)
-def shipped() -> dict[str, dict[str, object] | str]:
-    """The recipes that Megatron-Bridge ships, as far as they are read."""
-    found: dict[str, dict[str, object] | str] = read_own_json(SHIPPED)
-    return found
-
-
-def recipe_fields(name: str) -> tuple[str, dict[str, object]] | None:
-    """The whole name of a recipe, and the fields of its container that bear on memory; None for an unknown name."""
-    table = shipped()
-    held = table.get(name) if name else None
-    if isinstance(held, str):
-        name, held = held, table[held]
-    if not isinstance(held, dict) or not isinstance(table[""], dict):
-        return None
-    return name, {key: value for key, value in {**table[""], **held}.items() if value is not None}

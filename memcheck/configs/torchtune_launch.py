@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
 
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
-from memcheck.configs.key_table import key_table
+from memcheck.configs.key_table import key_table, shipped_keys
 from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.shell_documents import Positional
 from memcheck.configs.trainer_parts import RECOMPUTE, on, text
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, Note
 from memcheck.edge.libyaml import yaml
-from memcheck.edge.own_json import read_own_json
 from memcheck.edge.screen import whole_number
 from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
@@ -317,9 +315,9 @@ def _named(draft: Draft, name: str) -> ConfigFile | None:
         return None
     if found is not None:
         return found
-    shipped = _shipped().get(name) if name else None
+    shipped = shipped_keys(SHIPPED, name)
     if shipped is not None:
-        values = {key: value for key, value in {**_shipped()[""], **shipped}.items() if value is not None}
+        _, values = shipped
         at = config.at("config")
         draft.notes.append(Note(at, f"`{name}` is read as torchtune ships it at bd2a0fc7c (April 2026)", counted=True))
         return ConfigFile(config.path, values, lambda _: at, config.lines)
@@ -335,12 +333,6 @@ SHIPPED = os.path.join(os.path.dirname(__file__), "torchtune_recipes.json")
 """The keys that bear on memory of each config that torchtune ships, by its name; under the empty name what most have,
 of which null is what one has not (``benchmarks/torchtune_recipes.py``).
 """
-
-
-@lru_cache(maxsize=1)
-def _shipped() -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = read_own_json(SHIPPED)
-    return found
 
 
 def _remove(draft: Draft, word: Positional) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
-from memcheck.configs.megatron_bridge import shipped
+from memcheck.configs.key_table import shipped
+from memcheck.configs.megatron_bridge import SHIPPED
 from memcheck.configs.types import ReadSetting
 from memcheck.judge import Gate, check_file
 
@@ -84,7 +85,7 @@ def plan_of(text: str, path: str = "launch.sh") -> Imported:
 
 def test_every_recipe_of_the_table_is_read() -> None:
     """Each name gives a plan with a model of the catalog, and a short name the same as the whole one."""
-    names = [each for each in shipped() if each]
+    names = [each for each in shipped(SHIPPED) if each]
     assert len(names) >= 150
     for name in names[:: len(names) // 12]:
         found = plan_of(f"from megatron.bridge.recipes.all import {name}\ncfg = {name}()\n", "train.py")
