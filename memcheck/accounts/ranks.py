@@ -363,6 +363,23 @@ class Unit(Record):
     """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
 
 
+class Run(Record):
+    """Consecutive equal units, such as the layers of a decoder."""
+
+    unit: Unit
+    """The unit, with the name of the first one."""
+    times: int
+    """The number of units."""
+    layer: int = 0
+    """The number of the first layer in its part of the model; 0 for a unit that is no layer."""
+
+    def names(self) -> list[str]:
+        """Return the name of each unit, with the number of its layer if there are several."""
+        if self.times == 1:
+            return [self.unit.name]
+        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
+
+
 class Part(Record):
     """Which layers a pipeline rank holds."""
 

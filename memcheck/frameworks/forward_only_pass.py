@@ -1,6 +1,4 @@
-"""What a step knows of a whole forward pass without gradients that runs in addition to its own: of a reference or a
-teacher.
-"""
+"""A whole forward pass without gradients that a step runs in addition to its own: of a reference or a teacher."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from memcheck.record import Record
 
 
 class ForwardOnlyHead(Record):
-    """The last unit of the other model."""
+    """Final norm and head of the other model."""
 
     vocab: int
     """Rows of the head's matrix."""
@@ -19,12 +17,13 @@ class ForwardOnlyHead(Record):
     bias: bool
     """The matrix has a bias."""
     final_norm: Norm | None
+    """The norm of the last hidden state; None: there is none."""
     softcap: bool
     """Logits are capped: ``cap * tanh(logits / cap)`` (Gemma 2)."""
     scaled: bool
     """Logits are multiplied by a constant (Cohere, Granite)."""
     dtype: str
-    """In what the product sees its weights."""
+    """Dtype in which the product sees the head's weights."""
     trained: bool
     """Whether the head's weights require a gradient. If so, autocast caches its copy of them (under ``no_grad`` it gets
     none).
@@ -32,21 +31,20 @@ class ForwardOnlyHead(Record):
 
 
 class ForwardOnlyPass(Record):
-    """What another model's forward pass holds, in bytes, and how its head is made."""
+    """Bytes of another model's forward pass without gradients, and the modules of its head."""
 
     head: ForwardOnlyHead
     setting: Setting
+    """The setting of the pass: its dtypes, and that nothing has a graph."""
     layers: int
-    """At its highest, embedding and layers."""
+    """The peak of embedding and layers, in addition to the other fields."""
     casts: int
     """Autocast's copies of its weights, once all layers have run."""
     gathered: int
-    """Bytes of the other model's parameters while it runs, and of their flat buffer, where FSDP2 gathers them as one
-    group.
-    """
+    """The other model's gathered parameters while it runs, and their flat buffer, if FSDP or ZeRO-3 shards it."""
     states: int
-    """Hidden states of all layers, where the loss asks for them."""
-    seen: int = 0
-    """What its tower made of pictures and variables refer to until its forward returns."""
-    given_out: int = 0
-    """What it returns besides logits and hidden states: image tokens, keys and values of all layers."""
+    """Hidden states of all layers, for a loss that asks for them."""
+    tower_variables: int = 0
+    """Outputs of its vision tower, to which variables refer until its forward returns."""
+    other_outputs: int = 0
+    """What it returns in addition to logits and hidden states: image tokens, keys and values of all layers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.ranks import Unit
+from memcheck.accounts.ranks import Run, Unit
 from memcheck.autograd.context import Context, Setting, require_covered, touched, whole
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
@@ -30,8 +30,8 @@ ADDED = ("shared", "shared-zeros")
 class EncoderUnits(Record):
     """The units of an encoder."""
 
-    runs: tuple[tuple[Unit, int, int], ...]
-    """Units in forward order, each with the number of equal units, and the index of their first layer."""
+    runs: tuple[Run, ...]
+    """Units in forward order; equal consecutive layers are one run."""
     grad: bool
     """The encoder's output wants a gradient."""
 
@@ -57,7 +57,7 @@ def encoder_units(
     entry = setting._replace(residual_dtype=None) if widens_inside(architecture, setting) else setting
     source = _source(job, architecture, encoder, entry, table_trained=table_trained, adds=adds, inventory=inventory)
     input_bytes = source.first_curve.extra_output_bytes
-    runs = [(source, 1, 0)]
+    runs = [Run(source, 1)]
     rows_need_grad = not encoder.channels and (table_trained or is_hooked(job, architecture))  # of looked-up words
     input_needs_grad = rows_need_grad or setting.trained
     index, last = 0, encoder.num_layers - 1
@@ -74,10 +74,10 @@ def encoder_units(
                 count = 1  # the layer differs from the next one
             else:
                 count = min(layers_left, last - index)  # the last layer is a run of its own
-            runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
+            runs.append(Run(unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
             input_needs_grad, index, layers_left = output_grad, index + count, layers_left - count
     end_setting = setting._replace(needs_input_gradient=input_needs_grad)
-    runs.append((_end(job, encoder, end_setting, adds=adds, inventory=inventory), 1, 0))
+    runs.append(Run(_end(job, encoder, end_setting, adds=adds, inventory=inventory), 1))
     return EncoderUnits(tuple(runs), input_needs_grad or setting.trained)
 
 

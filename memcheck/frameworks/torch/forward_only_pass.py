@@ -13,8 +13,9 @@ from memcheck.frameworks.torch.rank_tensors import block_tensors, checked_archit
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
 from memcheck.frameworks.torch.resident import shard_placement
 from memcheck.frameworks.torch.units import masks_of
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Companion, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
+from memcheck.record import Record
 
 
 def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:
@@ -23,18 +24,54 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
     Its model is a reference or teacher (``auxiliary_models``), or the trained model with its adapters disabled.
     ``base``: the setting of the trained model.
     """
-    objective = job.objective
-    if not objective.forward_only_pass:
+    if not job.objective.forward_only_pass:
         return None
-    companion = next(iter(job.auxiliary_models), None)
-    run_architecture = companion.architecture if companion is not None else architecture
-    is_trained_model = companion is None
-    dtype = job.recipe.compute
-    if job.recipe.autocast:
-        dtype = companion.dtype if companion else job.recipe.params
-    trained = companion is not None
-    setting = base._replace(
-        hidden=run_architecture.hidden_size,
+    if job.auxiliary_models:
+        return _of_companion(job, job.auxiliary_models[0], base)
+    return _of_trained_model(job, architecture, base)
+
+
+def _of_trained_model(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass:
+    """Return what a forward of the trained model with disabled adapters allocates."""
+    dtype = job.recipe.params if job.recipe.autocast else job.recipe.compute
+    setting = _pass_setting(base, architecture, dtype, trained=False)._replace(liger=base.liger)
+    layers = layers_without_grad(architecture, setting)
+    if uses_fsdp(job):
+        layers = layers._replace(peak=layers.peak + layer_gathers(job, architecture, base))
+    return _with_outputs(job, architecture, setting, layers)
+
+
+def _of_companion(job: TrainingJob, companion: Companion, base: Setting) -> ForwardOnlyPass:
+    """Return what a forward of a reference or teacher model allocates."""
+    architecture = companion.architecture
+    dtype = companion.dtype if job.recipe.autocast else job.recipe.compute
+    setting = _pass_setting(base, architecture, dtype, trained=True)
+    companion_job = alone(job, companion)
+    layers = layers_without_grad(checked_architecture(companion_job, architecture), setting)
+    gathered = 0
+    if is_wrapped(job, companion) and by_layer(job):
+        largest_group = _fullest(companion_job, architecture, setting)
+        gathered = largest_group.gathered + largest_group.flat
+        # a layer is copied out of its flat buffer while the previous layer's flat buffer is live; so are the hidden
+        # states between both layers
+        between = layers_without_grad(architecture._replace(blocks=()), setting).peak
+        between += rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), dtype)
+        layers = layers._replace(peak=max(layers.peak, largest_group.flat + between))
+    elif is_wrapped(job, companion):
+        gathered = gathered_whole(job, companion)
+    elif not uses_fsdp(job) and is_zero3(job):
+        gathered = gathered_by_engine(job, companion)
+    cache = _keys_and_values(architecture, setting) if job.objective.reference_caches else 0
+    return _with_outputs(job, architecture, setting, layers, cache)._replace(gathered=gathered)
+
+
+def _pass_setting(base: Setting, architecture: Architecture, dtype: str, *, trained: bool) -> Setting:
+    """Return the setting of a forward pass without gradients. ``dtype``: that of the weights, as modules see them.
+
+    ``trained``: the weights require a gradient, as those of a companion do, which runs under ``no_grad``.
+    """
+    return base._replace(
+        hidden=architecture.hidden_size,
         param_dtype=dtype,
         compute_dtype=dtype,
         adapter=None,
@@ -43,60 +80,47 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         needs_input_gradient=False,
         external_input=False,
         has_grad=True,
-        liger=base.liger if is_trained_model else None,
+        liger=None,
     )
-    checked = checked_architecture(alone(job, companion), run_architecture) if companion else run_architecture
-    # the layers' peak without graphs, and autocast's copies of the weights
-    layers, cast_bytes = passing(checked, setting)
-    gathered = 0  # bytes of gathered parameters that are live beyond one layer
-    if uses_fsdp(job):
-        wrapped = companion is not None and is_wrapped(job, companion)
-        gathered = gathered_whole(job, companion) if companion is not None and wrapped else 0
-        if companion is not None and wrapped and by_layer(job):
-            full_setting = base._replace(
-                trained=True, frozen_modules=(), adapter=None, hidden=run_architecture.hidden_size
-            )
-            largest_group = _fullest(alone(job, companion), run_architecture, full_setting)
-            gathered = largest_group.gathered + largest_group.flat
-            # while a layer is copied out of its flat buffer, the previous layer's flat buffer is live, and the hidden
-            # states between both
-            between = passing(run_architecture._replace(blocks=()), setting)[0]
-            between += rounded_bytes((setting.batch * setting.sequence, run_architecture.hidden_size), dtype)
-            layers = max(layers, largest_group.flat + between)
-        layers += layer_gathers(job, architecture, base) if is_trained_model else 0
-    elif companion is not None and is_zero3(job):
-        gathered = gathered_by_engine(job, companion)
+
+
+def _with_outputs(
+    job: TrainingJob, architecture: Architecture, setting: Setting, layers: LayersForward, cache: int = 0
+) -> ForwardOnlyPass:
+    """Return the forward pass with its head, its hidden states, and what a vision tower leaves.
+
+    ``layers``: the peak of embedding and layers. ``cache``: bytes of keys and values that the pass returns.
+    """
+    dtype = setting.param_dtype
     head = ForwardOnlyHead(
-        vocab=run_architecture.vocab_size,
-        hidden=run_architecture.hidden_size,
-        bias=run_architecture.head_bias,
-        final_norm=run_architecture.final_norm,
-        softcap=run_architecture.final_softcap,
-        scaled=run_architecture.logit_scale,
+        vocab=architecture.vocab_size,
+        hidden=architecture.hidden_size,
+        bias=architecture.head_bias,
+        final_norm=architecture.final_norm,
+        softcap=architecture.final_softcap,
+        scaled=architecture.logit_scale,
         dtype=dtype,
-        trained=trained,
+        trained=setting.trained,
     )
-    # hidden states of the embedding and of all layers, which TRL's older code asks for
-    states = (run_architecture.num_layers + 1) * rounded_bytes(
-        (setting.batch * setting.sequence, run_architecture.hidden_size), dtype
-    )
-    cached = _keys_and_values(run_architecture, setting) if objective.reference_caches and trained else 0
+    hidden_bytes = rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), dtype)
     forward_pass = ForwardOnlyPass(
         head=head,
         setting=setting,
-        layers=layers + cached,
-        casts=cast_bytes,
-        gathered=gathered,
-        states=states,
-        given_out=cached,
+        layers=layers.peak + cache,
+        casts=layers.autocast_copies,
+        gathered=0,
+        states=(architecture.num_layers + 1) * hidden_bytes,  # of the embedding and of all layers
+        other_outputs=cache,
     )
-    if run_architecture.vision is None:
+    if architecture.vision is None:
         return forward_pass
-    from memcheck.frameworks.torch.tower_units import seen_again
+    from memcheck.frameworks.torch.tower_units import forward_only_tower
 
-    highest, tower_variables, given_out = seen_again(job, run_architecture, setting)
+    tower = forward_only_tower(job, architecture, setting)
     return forward_pass._replace(
-        layers=max(layers, highest - tower_variables), seen=tower_variables, given_out=given_out + cached
+        layers=max(layers.peak, tower.peak - tower.variables),
+        tower_variables=tower.variables,
+        other_outputs=tower.returned + cache,
     )
 
 
@@ -125,49 +149,51 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
 
 def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
     """Return the FSDP group of the layer whose parameters and flat buffers take most bytes while gathered."""
-    largest_group, leaves_whole_experts = NO_GROUP, job.framework.fsdp2.leaves_whole_experts
+    largest_group, placement = NO_GROUP, setting_placement(base)
     for block, _ in architecture.blocks:
-        sharded = [
-            shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, setting_placement(base))
-        ]
-        casts_every_tensor, accumulation_dtype = all_gather_dtype(job) is not None, job.recipe.reduce
+        sharded = [shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, placement)]
         layer_group = fsdp_group(
             sharded,
             job.recipe,
-            casts_every_tensor=casts_every_tensor,
-            accumulation_dtype=accumulation_dtype,
-            leaves_whole_experts=leaves_whole_experts,
+            casts_every_tensor=all_gather_dtype(job) is not None,
+            accumulation_dtype=job.recipe.reduce,
+            leaves_whole_experts=job.framework.fsdp2.leaves_whole_experts,
         )
         largest_group = max(largest_group, layer_group, key=lambda group: group.gathered + 2 * group.flat)
     return largest_group
 
 
+class LayersForward(Record):
+    """Bytes of a forward pass without gradients, up to the last layer's output."""
+
+    peak: int
+    """The highest point: one layer's own peak, with variables of the model's forward and earlier autocast copies."""
+    autocast_copies: int
+    """Autocast's copies of weights at the end of the pass."""
+
+
 @lru_cache(maxsize=512)
-def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
-    """Return the peak bytes of a forward pass through all layers without gradients, and of autocast's copies at its
-    end.
+def layers_without_grad(architecture: Architecture, setting: Setting) -> LayersForward:
+    """Return the bytes of a forward pass through embedding and all layers without gradients.
 
     Autocast caches a copy of each weight until the pass is over, so that later layers run on top of earlier copies.
     """
-    tokens, a = setting.batch * setting.sequence, architecture
-    stream = rounded_bytes((tokens, a.hidden_size), setting.param_dtype)
-    model_variables = model_states_of(setting.style).rotary_tables(a, setting)
-    model_variables += stream if setting.style.modeling_files else 0  # `inputs_embeds`
-    masks = masks_of(a, setting)
+    stream = rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), setting.param_dtype)
+    inputs_embeds = stream if setting.style.modeling_files else 0
+    masks = masks_of(architecture, setting)
+    model_variables = model_states_of(setting.style).rotary_tables(architecture, setting) + inputs_embeds
     model_variables += masks.variables + masks.graph + masks.unused
-    highest = cast_bytes = 0
-    for block, count in a.blocks:
-        layer_peak, layer_casts = _layer(block, setting)
-        highest = max(highest, cast_bytes + (count - 1) * layer_casts + layer_peak)
-        cast_bytes += count * layer_casts
-    return highest + model_variables, cast_bytes
+    highest = copies = 0
+    for block, count in architecture.blocks:
+        layer = _layer_without_grad(block, setting)
+        highest = max(highest, copies + (count - 1) * layer.autocast_copies + layer.peak)
+        copies += count * layer.autocast_copies
+    return LayersForward(peak=highest + model_variables, autocast_copies=copies)
 
 
 @lru_cache(maxsize=1024)
-def _layer(block: Block, setting: Setting) -> tuple[int, int]:
-    """Return the peak bytes of one layer's forward without gradients, and the bytes of its autocast copies of
-    weights.
-    """
+def _layer_without_grad(block: Block, setting: Setting) -> LayersForward:
+    """Return the peak bytes of one layer's forward without gradients, and the bytes of its autocast copies."""
     tape = Tape(autocast=setting.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, setting)
@@ -176,12 +202,12 @@ def _layer(block: Block, setting: Setting) -> tuple[int, int]:
     forward, _ = layers_of(setting.style).recomputing(block, "none")
     y = forward(ctx, x)
     peak = tape.peak
-    # free all but the copies: what of them is still alive is autocast's cache, which lives until its context ends
+    # free all other tensors: the copies that are still alive are in autocast's cache, until its context ends
     x.storage = y.storage = None
     for value in (*ctx.extra_outputs, *ctx.unused_outputs, *ctx.attention_locals):
         value.storage = None
-    cast_bytes = sum(value.storage.bytes for value in tape.casts.values() if value.storage is not None)
-    return peak, cast_bytes
+    copies = sum(value.storage.bytes for value in tape.casts.values() if value.storage is not None)
+    return LayersForward(peak=peak, autocast_copies=copies)
 
 
 def hidden_states(job: TrainingJob, architecture: Architecture, tokens: int, dtype: str) -> int:
@@ -190,4 +216,4 @@ def hidden_states(job: TrainingJob, architecture: Architecture, tokens: int, dty
     """
     if job.objective.code != "trl-0.24":
         return 0
-    return (architecture.num_layers + 1) * rounded(tokens * architecture.hidden_size * ITEM_BYTES[dtype])
+    return (architecture.num_layers + 1) * rounded_bytes((tokens, architecture.hidden_size), dtype)

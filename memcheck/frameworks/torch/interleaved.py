@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from memcheck.accounts.program import Amount, NamedCurve, Recorder
-from memcheck.accounts.ranks import Always, Part, Unit
+from memcheck.accounts.ranks import Always, Part, Run, Unit
 from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
     DataParallel,
@@ -28,7 +28,7 @@ from memcheck.frameworks.torch.data_parallel import (
 )
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import stage_parts
-from memcheck.frameworks.torch.rank_units import Run, Units
+from memcheck.frameworks.torch.rank_units import Units
 from memcheck.frameworks.torch.step import HOLD, RELEASE, Schedule, Step, StepOptions, step_sizes, wrapped_kinds
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
-from memcheck.accounts.ranks import Unit, UnitsInFlight, activation_formulas, sum_of
+from memcheck.accounts.ranks import Run, Unit, UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.autograd.curve import Inventory, Peak
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.frameworks.torch.rank_steps import TorchRank
-from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.resident import is_updated, resident_dtype, shard_numel_of, states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 

@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, ends_have_own_groups, fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.end_units import LayersBeforeHead, head_of, run_head
-from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
+from memcheck.frameworks.torch.forward_only_pass import layer_gathers, layers_without_grad
 from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors, is_tied
 from memcheck.frameworks.torch.resident import (
     PACKED,
@@ -183,7 +183,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     after the layers, and its flat buffer stays until the root's forward returns.
     """
     base = base_setting(job, architecture, None)._replace(needs_input_gradient=False)
-    layers, cast_bytes = passing(architecture, base)
+    layers, cast_bytes = layers_without_grad(architecture, base)
     tape = Tape(autocast=base.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, base)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import chain
 
-from memcheck.accounts.ranks import NEVER_GATHERED, Always, Part, RankPeak, RankStates, ResidentTensors, interned
+from memcheck.accounts.ranks import NEVER_GATHERED, Always, Part, RankPeak, RankStates, ResidentTensors, Run, interned
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.data_parallel import (
@@ -31,7 +31,7 @@ from memcheck.frameworks.torch.data_parallel import (
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, max_in_flight, stage_parts
 from memcheck.frameworks.torch.rank_tensors import checked_architecture
-from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
+from memcheck.frameworks.torch.rank_units import Units, accumulation, units_of
 from memcheck.frameworks.torch.recording import (
     NO_GROUP_SIZES,
     GroupSizes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import lru_cache
 
-from memcheck.accounts.ranks import NUMBERED, Part, Unit
+from memcheck.accounts.ranks import Part, Run, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import engine_code
 from memcheck.frameworks.torch.data_parallel import (
@@ -42,22 +42,6 @@ from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import AltUpBlock, Architecture, Block, PictureBlock
 from memcheck.record import Record
-
-
-class Run(Record):
-    """Consecutive equal units, such as the layers of a decoder."""
-
-    unit: Unit
-    """The unit, with the name of the first one."""
-    times: int
-    layer: int = 0
-    """Number of the first layer in the model."""
-
-    def names(self) -> list[str]:
-        """Return the name of each unit, with the number of its layer where there are several."""
-        if self.times == 1:
-            return [self.unit.name]
-        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
 
 
 class Accumulation(Record):
@@ -136,7 +120,7 @@ class Units:
                 job, self.architecture, encoder, base, table_trained=self._table_trained, adds=self._added.adds,
                 inventory=self._inventory,
             )  # fmt: skip
-            runs += [Run(unit, times, layer) for unit, times, layer in encoder_part.runs]
+            runs += encoder_part.runs
             self.base = base = base._replace(encoder_output_grad=encoder_part.grad)
         # the embedding, and towers; text that reads pictures by cross-attention is embedded after they have run
         vision = self.architecture.vision
@@ -157,7 +141,7 @@ class Units:
                 adds=self._added.adds,
                 inventory=self._inventory,
             )
-            runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
+            runs += side.runs
             if crossed:
                 self.base = base = base._replace(encoder_output_grad=side.input_grad)
                 runs.append(Run(self._embedding(part), 1))
@@ -232,8 +216,7 @@ class Units:
         from memcheck.frameworks.torch.tower_tensors import idle_units
         from memcheck.job.images import NO_PICTURES
 
-        units = idle_units(self.job, self.architecture, self.base, NO_PICTURES)
-        return [Run(unit, times, layer) for unit, times, layer in units]
+        return idle_units(self.job, self.architecture, self.base, NO_PICTURES)
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
         """Return the runs with the head at their end, if ``part`` has it.

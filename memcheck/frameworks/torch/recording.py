@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import inf
 
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder, named_curve, sizes_of
-from memcheck.accounts.ranks import NUMBERED, Moment
+from memcheck.accounts.ranks import NUMBERED, Moment, Run
 from memcheck.autograd.curve import Peak
 from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
@@ -21,7 +21,6 @@ from memcheck.frameworks.torch.data_parallel import (
     UnitGroups,
 )
 from memcheck.frameworks.torch.pipelining import StageExchange
-from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.step import PairedStep, Step, StepOptions
 from memcheck.record import Record
 

@@ -16,7 +16,7 @@ How a rank runs its step, and the sizes outside its units: all that the record o
 from __future__ import annotations
 
 from memcheck.accounts.program import NOTHING, Bundle, NamedCurve, Recorder
-from memcheck.accounts.ranks import OF_TOWER, WRAPPED, ResidentTensors
+from memcheck.accounts.ranks import OF_TOWER, WRAPPED, ResidentTensors, Run
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import engine_code
@@ -42,7 +42,6 @@ from memcheck.frameworks.torch.data_parallel import (
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import StageExchange, distinct_micro_batches, distinct_pair_passes, in_flight
 from memcheck.frameworks.torch.rank_tensors import is_hooked, stream_dtype
-from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.variables import Lifetimes, Variables, variable_lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from memcheck.accounts.ranks import IDLE, OF_LANGUAGE, TOWERS, WRAPPED, Part, Unit
+from memcheck.accounts.ranks import IDLE, OF_LANGUAGE, TOWERS, WRAPPED, Part, Run, Unit
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
@@ -341,40 +341,38 @@ NOTHING_RUNS = Curve(
 )
 
 
-def idle_units(
-    job: TrainingJob, architecture: Architecture, base: Setting, pictures: Pictures
-) -> list[tuple[Unit, int, int]]:
-    """Return the units whose weights are resident and do not run, as (unit, how many are equal, number of the
-    first).
+def idle_units(job: TrainingJob, architecture: Architecture, base: Setting, pictures: Pictures) -> list[Run]:
+    """Return the units whose weights are resident and do not run; equal layers are one run.
+
+    ``base``: the setting of the language model. ``pictures``: those of a micro-batch.
     """
     idle = idle_blocks(architecture, has_pictures=pictures.rows > 0)
-    return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
+    return [Run(_idle(job, block, part_setting(job, base, part)), count) for block, count, part in idle]
 
 
 POOLING_TENSORS = 6
 """Tensors as large as all patches that are live at the peak of nn.MultiheadAttention of one query."""
 
 
-def split_pooling(
-    idle: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
-) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
+def split_pooling(idle: list[Run], vision: Vision, pictures: Pictures, base: Setting) -> tuple[list[Run], list[Run]]:
     """Split units whose output no loss reads into those that do not run, and SigLIP's attention pooling, which runs.
 
-    ``idle``: such units as (unit, count, number of the first layer). The pooling runs after the tower's layers, as an
-    FSDP unit by itself (``_no_split_modules``): its activations are live with its gathered parameters.
+    The pooling runs after the tower's layers, as an FSDP unit by itself (``_no_split_modules``): its activations are
+    live with its gathered parameters. ``pictures``: those of a micro-batch. ``base``: the language model's setting.
     """
     row_bytes = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
     pooling_bytes = POOLING_TENSORS * row_bytes
     highest = Peak(pooling_bytes, "keys and values", (("activations", pooling_bytes),))
     curve = NOTHING_RUNS._replace(forward_peak=highest)
     not_run, pooling = [], []
-    for unit, count, first_layer in idle:
+    for run in idle:
+        unit = run.unit
         if not pictures.rows or all(t.name != PROBE for t in unit.tensors):
-            not_run.append((unit, count, first_layer))
+            not_run.append(run)
             continue
         kind = "idle" if unit.kind == IDLE else unit.kind
         unit = unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve)
-        pooling.append((unit, 1, 0))
+        pooling.append(Run(unit, 1))
     return not_run, pooling
 
 

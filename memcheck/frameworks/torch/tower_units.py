@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.ranks import Unit
+from memcheck.accounts.ranks import Run, Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting, elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.operator import cast
-from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
+from memcheck.autograd.tensor import Dim, Leaf, Storage, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.families.towers.forward_parts import add_image_tokens, index_put, masked_scatter
 from memcheck.frameworks.torch.data_parallel import casts_inputs
@@ -37,7 +37,7 @@ from memcheck.frameworks.torch.tower_tensors import (
 from memcheck.frameworks.torch.units import block_unit
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import Checkpointing, TrainingJob
-from memcheck.models.types import Architecture, ParameterTensor
+from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 
@@ -100,12 +100,9 @@ def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
     return unit._replace(first_curve=first_curve, later_curve=later_curve)
 
 
-def given(values: list[Value]) -> tuple[list[Value], int]:
-    """Return new references to the values, one per storage, and the bytes of these storages."""
-    values_by_storage = {v.storage.key: Value(v.storage, v.shape, v.dtype) for v in values if v.storage is not None}
-    return list(values_by_storage.values()), sum(
-        v.storage.bytes for v in values_by_storage.values() if v.storage is not None
-    )
+def storages_of(values: list[Value]) -> list[Storage]:
+    """Return the storages of some values, each once. They are live as long as the list is."""
+    return list({v.storage.key: v.storage for v in values if v.storage is not None}.values())
 
 
 RECOMPUTED = "vit_gradient_checkpointing"
@@ -115,21 +112,10 @@ RECOMPUTED = "vit_gradient_checkpointing"
 class SideUnits(Record):
     """The units of a vision tower, and whether the language model's first layer needs a gradient of its input."""
 
-    runs: tuple[tuple[Unit, int, int], ...]
-    """Units in forward order, each with the number of equal units, and the index of their first layer."""
+    runs: tuple[Run, ...]
+    """Units in forward order; equal consecutive layers are one run."""
     input_grad: bool
     """Whether the input of the language model's first layer needs a gradient."""
-
-
-def _is_hooked_by_swift(job: TrainingJob, vision: Vision) -> bool:
-    """Say whether ms-swift makes the tower's patches require a gradient.
-
-    ms-swift names the patches of more towers for the hook (swift/model/patcher.py, patch_get_input_embeddings), and can
-    leave a tower out of recompute (``--vit_gradient_checkpointing false``). A frozen one keeps its graph then: the hook
-    on its patches was registered by the whole model, and the tower's ``disable_input_require_grads``
-    (swift/trainers/mixin.py, ``_prepare_gradient_checkpointing``) removes its own hooks alone, of which it has none.
-    """
-    return tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None
 
 
 def side_units(
@@ -142,91 +128,176 @@ def side_units(
     adds: bool,
     inventory: bool,
 ) -> SideUnits:
-    """Return the units of a vision tower in forward order: stem, layers, mergers of earlier rows, projector.
+    """Return the units of a vision tower in forward order: stem, layers, mergers of earlier layers' rows, projector.
 
-    ``rows_grad``: the looked-up text rows need a gradient. A layer has a graph if it or anything before it is trained.
-
+    ``base``: the setting of the language model. ``rows_grad``: the looked-up text rows need a gradient. ``adds``: some
+    micro-batch adds to existing gradients.
     """
     pictures = pictures_of(job, vision)
-    tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    # parts of the tower that run or exist, and whose output nothing reads
-    runs, pooled = split_pooling(idle_units(job, architecture, base, pictures), vision, pictures, base)
+    idle, pooling = split_pooling(idle_units(job, architecture, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
-        return SideUnits(tuple(runs), rows_grad)
-    stream = base.autocast_dtype if vision.narrow else widened_tower(vision, base)
-    is_recomputed = vision.checkpointed and bool(job.option(RECOMPUTED, default=True))
-    tower = tower._replace(
-        hidden=vision.hidden,
-        batch=1,
-        sequence=pictures.rows,
-        images=pictures.pictures,
-        residual_dtype=stream,
-        rows_per_image=pictures.sizes,
-        casts_batch_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
-        tower_checkpointed=is_recomputed and job.checkpointing.mode != "none",
-    )
-    hooked = is_hooked(job, architecture) and (vision.hooked or _is_hooked_by_swift(job, vision))
-    # the stem: patch embedding and positions
-    stem_setting, layer_setting = _flattened(job, vision, tower)
-    has_graph = stem_setting.trained or layer_setting.trained or _adapted(vision, tower) or hooked
-    is_leaf = hooked and not (stem_setting.trained or reaches(tower, as_block(vision.stem)))
-    stem = stem_unit(job, vision, stem_setting, has_graph=has_graph, is_leaf=is_leaf, adds=adds, inventory=inventory)
-    index, deepstack_layers, stem_position = 0, list(vision.deepstack), len(runs)
-    runs.append((stem, 1, 0))
-    input_needs_grad = stem_setting.trained or hooked or reaches(tower, as_block(vision.stem))
-    # the layers, equal consecutive ones as one unit
-    for block_kind, (block, count_of_block) in enumerate(vision.blocks):
-        layers_left = count_of_block
-        if block_kind == 1 and vision.between:
-            between_setting = tower._replace(needs_input_gradient=input_needs_grad)
-            runs.append((between_unit(job, vision, between_setting, adds=adds, inventory=inventory), 1, 0))
-            tower, layer_setting = shrunk(vision, tower), shrunk(vision, layer_setting)
-        while layers_left:
-            setting = layer_setting._replace(needs_input_gradient=input_needs_grad)
-            mode = recompute_mode(job, index) if is_recomputed else "none"
-            unit = block_unit(job, block, setting, mode, adds, inventory)
-            output_needs_grad = input_needs_grad or layer_setting.trained or reaches(layer_setting, block)
-            is_first_without_graph = index == 0 and not output_needs_grad and not tower_forward(vision.kind).loops
-            count = 1 if output_needs_grad != input_needs_grad or is_first_without_graph else layers_left
-            if deepstack_layers and deepstack_layers[0] < index + count:
-                count = deepstack_layers[0] + 1 - index  # a merger runs after this layer (Qwen3-VL's deepstack)
-            unit = unit._replace(kind="tower", name=f"vision layer {index}")
-            unit = _entered(unit) if is_first_without_graph else unit
-            runs.append((unit if block_kind or output_needs_grad else _listed(vision, unit), count, index))
-            input_needs_grad, index, layers_left = output_needs_grad, index + count, layers_left - count
-            if deepstack_layers and deepstack_layers[0] == index - 1:
-                number = len(vision.deepstack) - len(deepstack_layers)
-                merger_setting = projector._replace(
-                    hidden=vision.hidden, batch=1, sequence=tower.sequence, images=pictures.pictures,
-                    needs_input_gradient=input_needs_grad, residual_dtype=stream, external_input=input_needs_grad,
-                )  # fmt: skip
-                runs.append((_merger_unit(job, vision, merger_setting, number, adds=adds, inventory=inventory), 1, 0))
-                deepstack_layers.pop(0)
-    # the projector, or what the text's cross-attention reads
-    runs += pooled
-    runs += _passing(job, vision, layer_setting._replace(needs_input_gradient=input_needs_grad), index, inventory)
-    projector = _ending(vision, tower, projector)._replace(
-        hidden=vision.hidden,
-        batch=1,
-        sequence=tower.sequence,
-        images=pictures.pictures,
-        image_tokens=pictures.tokens,
-        needs_input_gradient=input_needs_grad,
-        residual_dtype=stream,
-        tower_checkpointed=tower.tower_checkpointed,
-    )
+        return SideUnits(tuple(idle), rows_grad)
+    tower = _TowerUnits(job, architecture, vision, base, pictures, adds=adds, inventory=inventory)
+    stem, layers = tower.stem(), tower.layers()
+    unread_layers = tower.unread_layers()
+    projector = tower.projector_setting()
     trained = projector.trained or reaches(projector, as_block(vision.projector))
-    if vision.gathered and input_needs_grad:
-        runs[stem_position] = (_taking(stem, waiting_rows(vision, projector)), 1, 0)
-    if vision.crosses:
+    output_needs_grad = tower.input_needs_grad or trained
+    waiting_gradients = 0
+    if vision.gathered and tower.input_needs_grad:
+        waiting_gradients = waiting_rows(vision, projector)
+        stem = _taking(stem, waiting_gradients)
+    runs = (*idle, Run(stem, 1), *layers, *pooling, *unread_layers)
+    if vision.crosses:  # layers of text read the image tokens by cross attention
         reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
-        waiting_gradients = waiting_rows(vision, projector) if input_needs_grad else 0
         last = reading_unit(job, vision, projector, reading, waiting_gradients, adds=adds, inventory=inventory)
-        return SideUnits((*runs, (last, 1, 0)), input_needs_grad or trained)
+        return SideUnits((*runs, Run(last, 1)), output_needs_grad)
     end = _projector_unit(
         job, architecture, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory
     )
-    return SideUnits((*runs, (end, 1, 0)), rows_grad or input_needs_grad or trained)
+    return SideUnits((*runs, Run(end, 1)), rows_grad or output_needs_grad)
+
+
+class _TowerUnits:
+    """Builds a tower's units in forward order: first :meth:`stem`, then :meth:`layers`, then :meth:`unread_layers`.
+
+    ``input_needs_grad``: whether the input of the next module needs a gradient, because something before is trained.
+    """
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        architecture: Architecture,
+        vision: Vision,
+        base: Setting,
+        pictures: Pictures,
+        *,
+        adds: bool,
+        inventory: bool,
+    ) -> None:
+        """Derive the settings of stem and layers from ``base``, the setting of the language model."""
+        self.job, self.vision = job, vision
+        self.adds, self.inventory = adds, inventory
+        self.is_recomputed = vision.checkpointed and bool(job.option(RECOMPUTED, default=True))
+        self.tower = part_setting(job, base, "vision")._replace(
+            hidden=vision.hidden,
+            batch=1,
+            sequence=pictures.rows,
+            images=pictures.pictures,
+            rows_per_image=pictures.sizes,
+            residual_dtype=base.autocast_dtype if vision.narrow else widened_tower(vision, base),
+            casts_batch_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
+            tower_checkpointed=self.is_recomputed and job.checkpointing.mode != "none",
+        )
+        self.stem_setting, self.layer_setting = _flattened(job, vision, self.tower)
+        self.projector = part_setting(job, base, "projector")._replace(
+            hidden=vision.hidden, batch=1, images=pictures.pictures, residual_dtype=self.tower.residual_dtype
+        )
+        self.image_tokens = pictures.tokens
+        self.is_hooked = is_hooked(job, architecture) and (vision.hooked or _is_hooked_by_swift(job, vision))
+        self.input_needs_grad = False
+
+    def stem(self) -> Unit:
+        """Return the unit of patch embedding and positions."""
+        is_trained = self.stem_setting.trained or reaches(self.tower, as_block(self.vision.stem))
+        trains_tower = self.stem_setting.trained or self.layer_setting.trained or _adapted(self.vision, self.tower)
+        self.input_needs_grad = is_trained or self.is_hooked
+        return stem_unit(
+            self.job,
+            self.vision,
+            self.stem_setting,
+            has_graph=trains_tower or self.is_hooked,
+            is_leaf=self.is_hooked and not is_trained,
+            adds=self.adds,
+            inventory=self.inventory,
+        )
+
+    def layers(self) -> list[Run]:
+        """Return the layers, with a module between local and global ones, and DeepStack's mergers, where they run."""
+        vision, runs, first = self.vision, list[Run](), 0
+        for kind, (block, count) in enumerate(vision.blocks):
+            if kind == 1 and vision.between:
+                runs.append(self._between())
+            end = first + count
+            while first < end:
+                run = self._equal_layers(block, first, end, is_global=kind > 0)
+                runs.append(run)
+                first += run.times
+                if first - 1 in vision.deepstack:
+                    runs.append(self._merger(vision.deepstack.index(first - 1)))
+        return runs
+
+    def _between(self) -> Run:
+        """Return the module between local and global layers; the layers after it have fewer rows."""
+        setting = self.tower._replace(needs_input_gradient=self.input_needs_grad)
+        self.tower = shrunk(self.vision, self.tower)
+        self.layer_setting = shrunk(self.vision, self.layer_setting)
+        return Run(between_unit(self.job, self.vision, setting, adds=self.adds, inventory=self.inventory), 1)
+
+    def _equal_layers(self, block: Block, first: int, end: int, *, is_global: bool) -> Run:
+        """Return the run of equal layers from ``first`` on, which all have the same ``block`` up to ``end``.
+
+        A layer is a run of its own if its output needs a gradient and its input does not, or if it is a tower's first
+        layer without a graph. A run ends after a layer whose rows a DeepStack merger reads.
+        """
+        setting = self.layer_setting._replace(needs_input_gradient=self.input_needs_grad)
+        mode = recompute_mode(self.job, first) if self.is_recomputed else "none"
+        unit = block_unit(self.job, block, setting, mode, self.adds, self.inventory)
+        unit = unit._replace(kind="tower", name=f"vision layer {first}")
+        output_needs_grad = self.input_needs_grad or setting.trained or reaches(setting, block)
+        is_first_without_graph = first == 0 and not output_needs_grad and not tower_forward(self.vision.kind).loops
+        if output_needs_grad != self.input_needs_grad or is_first_without_graph:
+            end = first + 1
+        end = min([end, *(layer + 1 for layer in self.vision.deepstack if layer >= first)])
+        if is_first_without_graph:
+            unit = _entered(unit)
+        if not is_global and not output_needs_grad:
+            unit = _listed(self.vision, unit)
+        self.input_needs_grad = output_needs_grad
+        return Run(unit, end - first, first)
+
+    def _merger(self, number: int) -> Run:
+        """Return DeepStack merger ``number``, which reads the rows of the last layer so far (Qwen3-VL)."""
+        setting = self.projector._replace(
+            sequence=self.tower.sequence,
+            needs_input_gradient=self.input_needs_grad,
+            external_input=self.input_needs_grad,
+        )
+        return Run(_merger_unit(self.job, self.vision, setting, number, adds=self.adds, inventory=self.inventory), 1)
+
+    def unread_layers(self) -> list[Run]:
+        """Return the layers that run after the one whose rows the projector reads."""
+        vision = self.vision
+        setting = self.layer_setting._replace(needs_input_gradient=self.input_needs_grad)
+        runs, index = [], sum(count for _, count in vision.blocks)
+        for block, count in vision.idle:
+            mode = recompute_mode(self.job, index)
+            unit = kept_unit(self.job, vision, passing_unit(self.job, block, setting, mode, self.inventory))
+            if vision.placement == "put":  # a list keeps their rows until the projector has run
+                unit = unit._replace(kind="gathered")
+            runs.append(Run(unit, count))
+            index += count
+        return runs
+
+    def projector_setting(self) -> Setting:
+        """Return the setting of the projector, whose input are the rows of the last layer."""
+        return _ending(self.vision, self.tower, self.projector)._replace(
+            sequence=self.tower.sequence,
+            image_tokens=self.image_tokens,
+            needs_input_gradient=self.input_needs_grad,
+            tower_checkpointed=self.tower.tower_checkpointed,
+        )
+
+
+def _is_hooked_by_swift(job: TrainingJob, vision: Vision) -> bool:
+    """Say whether ms-swift makes the tower's patches require a gradient.
+
+    ms-swift names the patches of more towers for the hook (swift/model/patcher.py, patch_get_input_embeddings), and can
+    leave a tower out of recompute (``--vit_gradient_checkpointing false``). A frozen one keeps its graph then: the hook
+    on its patches was registered by the whole model, and the tower's ``disable_input_require_grads``
+    (swift/trainers/mixin.py, ``_prepare_gradient_checkpointing``) removes its own hooks alone, of which it has none.
+    """
+    return tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None
 
 
 def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Setting, Setting]:
@@ -262,20 +333,6 @@ def _taking(unit: Unit, waits: int) -> Unit:
         for curve in (unit.first_curve, unit.later_curve)
     )
     return unit._replace(first_curve=first_curve, later_curve=later_curve)
-
-
-def _passing(
-    job: TrainingJob, vision: Vision, setting: Setting, first: int, inventory: bool
-) -> list[tuple[Unit, int, int]]:
-    """Return the units of layers that run after the features are taken. ``first``: the number of the first layer."""
-    units = []
-    for block, count in vision.idle:
-        unit = kept_unit(job, vision, passing_unit(job, block, setting, recompute_mode(job, first), inventory))
-        units.append(
-            (unit._replace(kind="gathered") if vision.placement == "put" else unit, count, 0)
-        )  # "gathered": to the projector
-        first += count
-    return units
 
 
 def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:
@@ -383,8 +440,8 @@ def _projector_unit(
         shape=shape,
         tokens=pictures.tokens,
         rows_grad=rows_grad,
-        gives_out=vision.gives_out and job.loss.keep_logits and not gives_towers(job, vision),
-        gives_all=gives_towers(job, vision) and job.loss.keep_logits,
+        returns_image_tokens=vision.gives_out and job.loss.keep_logits and not gives_towers(job, vision),
+        returns_tower=gives_towers(job, vision) and job.loss.keep_logits,
         scaled=architecture.embedding_scale == "model",
     )
     first = _with_tower_gradients(vision, projector_curve(projector_vision, setting, end, inventory), setting, end)
@@ -406,7 +463,7 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
         curve = curve._replace(freed_input_bytes=0)
     _, text_width = end.shape
     image_tokens = (end.tokens, text_width)
-    if end.gives_out:  # in the model's output, to the end of the backward
+    if end.returns_image_tokens:
         until_backward_ends = curve.until_backward_ends + rounded_bytes(image_tokens, setting.param_dtype)
         curve = curve._replace(until_backward_ends=until_backward_ends)
     if vision.gathered and setting.needs_input_gradient:
@@ -426,16 +483,17 @@ class _Ending(Record):
     """What the scatter of image tokens into text rows depends on, in addition to the tokens."""
 
     shape: tuple[int, int]
-    """Rows and width of what was looked up."""
+    """The embedded text, [rows * sequence, hidden]."""
     tokens: int
+    """The number of image tokens."""
     rows_grad: bool
-    """The looked-up rows want a gradient."""
-    gives_out: bool
-    """The image tokens live in the model's output until the step is over."""
-    gives_all: bool
-    """All that the tower and the projector have returned does."""
+    """The embedded text needs a gradient."""
+    returns_image_tokens: bool
+    """The model's output has the image tokens, and the training loop's variable keeps it to the end of the step."""
+    returns_tower: bool
+    """The model's output has all that tower and projector return; the variable keeps it likewise."""
     scaled: bool
-    """The language model multiplies the rows: what it was given has a variable outside until it has returned."""
+    """The language model multiplies the rows, so that a variable refers to its input until it has returned."""
 
 
 @lru_cache(maxsize=512)
@@ -447,8 +505,8 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     """
     stream = setting.param_dtype
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
-    held_outputs: list[Value] = []
-    returned_bytes: list[int] = []
+    returned_tokens: list[Value] = []
+    returned_storages: list[Storage] = []
 
     def run(ctx: Context, x: Value) -> Value:
         """Run the projector, and put its image tokens into the text embeddings."""
@@ -457,39 +515,48 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
             features = cast(ctx.tape, features, stream)
             if vision.placement != "put":
-                ctx.extra_outputs.append(Value(features.storage, features.shape, features.dtype))
-        if end.gives_out:
-            held_outputs.append(features)
-        if end.gives_all:
-            returned_values, size = given([*ctx.extra_outputs, *([] if vision.closing else [x])])
-            held_outputs.extend(returned_values)
-            returned_bytes.append(size)
+                ctx.extra_outputs.append(features.detach())
+        if end.returns_image_tokens:
+            returned_tokens.append(features)
+        if end.returns_tower:
+            last_hidden_state = [] if vision.closing else [x]  # a closing norm's output is among the extra outputs
+            returned_storages.extend(storages_of([*ctx.extra_outputs, *last_hidden_state]))
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         if vision.placement == "added":
             features = add_image_tokens(ctx, rows, features)
         scatter = index_put if vision.placement == "put" else masked_scatter
         rows = scatter(ctx, rows, features)
         if end.scaled:
-            ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
+            ctx.extra_outputs.append(rows.detach())
         return rows
 
     curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
-    return curve._replace(until_backward_ends=curve.until_backward_ends + sum(returned_bytes[:1]))
+    returned_bytes = sum(storage.bytes for storage in returned_storages)
+    return curve._replace(until_backward_ends=curve.until_backward_ends + returned_bytes)
 
 
 EVERY_PART = ("vision", "projector", "language")
 
 
-def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -> tuple[int, int, int]:
-    """Return three byte counts of a vision tower in a forward pass without gradients, such as a reference model's.
+class ForwardOnlyTower(Record):
+    """Bytes of a vision tower in a forward pass without gradients, such as a reference model's."""
 
-    First the tower's peak, including the embedded text. Second what the model's variables keep alive while the text
-    layers run. Third the image tokens in the model's output, which are included in the second. All are 0 without
-    images.
+    peak: int = 0
+    """The highest point of the tower's forward, including the embedded text."""
+    variables: int = 0
+    """What variables of the model's forward refer to while the text layers run."""
+    returned: int = 0
+    """Image tokens in the model's output; ``variables`` includes them."""
+
+
+def forward_only_tower(job: TrainingJob, architecture: Architecture, setting: Setting) -> ForwardOnlyTower:
+    """Return the bytes of a model's vision tower in a forward pass without gradients; all are 0 without images.
+
+    ``setting``: that of the forward pass.
     """
     vision = architecture.vision
     if vision is None or not pictures_of(job, vision).rows:
-        return 0, 0, 0
+        return ForwardOnlyTower()
     frozen = job._replace(
         architecture=architecture,
         method="full",
@@ -500,14 +567,15 @@ def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -
     )
     side = side_units(frozen, architecture, vision, setting, rows_grad=False, adds=False, inventory=False)
     held_bytes = rounded_bytes((job.rows * job.sequence_length, architecture.hidden_size), setting.param_dtype)
-    highest = kept_bytes = 0
-    for unit, count, _ in side.runs:
-        curve = unit.first_curve
-        highest = max(highest, held_bytes + curve.forward_peak.bytes)
-        held_bytes += curve.extra_output_bytes * count
-        if unit.kind == "merger":
-            kept_bytes += curve.extra_output_bytes * count
-        elif unit.kind == "projector":
-            kept_bytes += curve.extra_output_bytes + curve.freed_input_bytes
-    tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
-    return highest, kept_bytes, tokens if vision.gives_out else 0
+    peak = variables = 0
+    for run in side.runs:
+        curve = run.unit.first_curve
+        peak = max(peak, held_bytes + curve.forward_peak.bytes)
+        output_bytes = curve.extra_output_bytes * run.times
+        held_bytes += output_bytes
+        if run.unit.kind == "merger":
+            variables += output_bytes
+        elif run.unit.kind == "projector":
+            variables += curve.extra_output_bytes + curve.freed_input_bytes
+    image_tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
+    return ForwardOnlyTower(peak, variables, returned=image_tokens if vision.gives_out else 0)

@@ -37,8 +37,8 @@ def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states:
     logits = _logits(ctx, second, hidden_box)
     pass_states = [pass_variables.pop("states")] if "states" in pass_variables else []
     pass_variables.clear()
-    if second.given_out:
-        pass_states.append(ctx.tape.new((second.given_out,), "int8", "rest of the other model's output"))
+    if second.other_outputs:
+        pass_states.append(ctx.tape.new((second.other_outputs,), "int8", "rest of the other model's output"))
     ctx.tape.grad_enabled = True
     ctx.tape.autocast = None
     ctx.tape.casts.clear()
@@ -90,8 +90,8 @@ def _until_head(ctx: Context, second: ForwardOnlyPass, *, states: bool) -> tuple
     if second.gathered:
         pass_variables["gathered"] = tape.new((second.gathered,), "int8", "gathered parameters of the other model")
     tape.component = "activations"
-    if second.seen:
-        pass_variables["seen"] = tape.new((second.seen,), "int8", "what a tower made of pictures")
+    if second.tower_variables:
+        pass_variables["tower_variables"] = tape.new((second.tower_variables,), "int8", "what a tower made of pictures")
     if states and second.states:
         pass_variables["states"] = tape.new((second.states,), "int8", "hidden states of all layers")
     layers = tape.new((second.layers,), "int8", "layers of the pass without gradients")

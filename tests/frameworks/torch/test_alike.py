@@ -10,9 +10,9 @@ import pytest
 from memcheck.accounts import program as ends
 from memcheck.accounts.estimate import Estimate
 from memcheck.accounts.program import layer_groups
-from memcheck.accounts.ranks import Part
+from memcheck.accounts.ranks import Part, Run
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units
+from memcheck.frameworks.torch.rank_units import Accumulation, Units, part_units
 from memcheck.frameworks.torch.recording import recorded
 from memcheck.frameworks.torch.stack import _steps, remembered_ranks
 from memcheck.job.resolve import resolve
