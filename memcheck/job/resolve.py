@@ -1,7 +1,4 @@
-"""From ``inference:`` to a job.
-
-From a plan to a job: every value concrete, every default written down.
-"""
+"""From a plan to a job of training or of inference: every value concrete, every default written down."""
 
 from __future__ import annotations
 
@@ -10,52 +7,13 @@ from collections.abc import Mapping
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.framework import Framework
-from memcheck.job.layout import parameter_offload, resolve_layout
+from memcheck.job.layout import resolve_layout
 from memcheck.job.lookup import Defaults, JobProblem, ResolutionError, resolve_gpu, resolve_model, resolve_teacher
-from memcheck.job.objective import (
-    resolve_companions,
-    resolve_evaluation,
-    resolve_head,
-    resolve_objective,
-    with_head,
-    without_autocast,
-)
-from memcheck.job.recipe import resolve_recipe, with_optimizer
-from memcheck.job.training import (
-    check_length,
-    fused_packages,
-    known_options,
-    resolve_accumulation,
-    resolve_batch,
-    resolve_checkpoint,
-    resolve_checkpointing,
-    resolve_initialization,
-    resolve_loss,
-    resolve_optimizer,
-    resolve_rows,
-    resolve_target,
-)
-from memcheck.job.types import (
-    LIGER_KERNELS,
-    Assumption,
-    Evaluation,
-    Images,
-    InferenceJob,
-    Layout,
-    Overhead,
-    Recipe,
-    TrainingJob,
-)
-from memcheck.job.versions import (
-    note_adapter_units,
-    reduces_each,
-    resolve_carving,
-    resolve_expandable,
-    resolve_fsdp,
-    resolve_kbit,
-    resolve_torch,
-)
-from memcheck.models.types import Architecture, Mixer, Moe, Rough
+from memcheck.job.training import check_length, fused_packages, known_options, resolve_accumulation, resolve_batch
+from memcheck.job.training_frame import NO_KERNELS, JobFrame, Ledgers, NotesByPart, TrainingInputs, training_frame
+from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.job.versions import resolve_torch
+from memcheck.models.types import Architecture, Mixer, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
@@ -144,7 +102,6 @@ CHUNK = 8192
 
 
 DEFAULT_FRAMEWORK = "huggingface"
-NO_KERNELS = plan_types.KernelsSpec()
 
 
 class Resolved(Record):
@@ -154,34 +111,6 @@ class Resolved(Record):
     gpu: Gpu
     overhead: Overhead
     assumptions: tuple[Assumption, ...]
-
-
-class NotesByPart(Record):
-    """The assumptions of a plan, cut where those of its batch come in between."""
-
-    before_batch: tuple[Assumption, ...] = ()
-    """Before the micro-batch size and the sequence length."""
-    before_steps: tuple[Assumption, ...] = ()
-    """Then, before the number of micro-batches."""
-    before_torch: tuple[Assumption, ...] = ()
-    """Then, before PyTorch's behaviour."""
-    policy: tuple[Assumption, ...] = ()
-    """Last."""
-
-
-class JobFrame(Record):
-    """A plan made concrete but for its batch: plans that differ in their batch alone share it.
-
-    The batch is what :func:`with_batch` reads: sequences, tokens and micro-batches.
-    """
-
-    job: TrainingJob | InferenceJob
-    """If it trains, on one token."""
-    gpu: Gpu
-    overhead: Overhead
-    framework: Framework | None
-    """None for inference."""
-    notes: NotesByPart
 
 
 def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Framework], *, base_dir: str) -> Resolved:
@@ -237,7 +166,10 @@ def framed(
     teacher = None
     if plan.training.teacher is not None:
         teacher = resolve_teacher(plan.training.teacher, base_dir)
-    frame = _training_frame(plan, plan.training, architecture, framework, gpu, defaults, teacher)
+    ledgers = Ledgers(layout=defaults, model=Defaults(), step=Defaults(), releases=Defaults())
+    options = known_options(plan.training.options, framework)
+    inputs = TrainingInputs(plan=plan, training=plan.training, framework=framework, options=options, ledgers=ledgers)
+    frame = training_frame(inputs, architecture, gpu, teacher)
     policy = Defaults()
     overhead = _overhead(plan.policy, policy)
     return frame._replace(overhead=overhead, notes=frame.notes._replace(policy=policy.assumptions()))
@@ -339,245 +271,6 @@ def _recurs(architecture: Architecture | Rough) -> bool:
     return isinstance(architecture, Architecture) and any(
         isinstance(mixer, Mixer) for block, _ in architecture.blocks for mixer in (block.mixer, block.second_mixer)
     )
-
-
-def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of the Liger kernels that a plan states, in a fixed order; ``true`` means all."""
-    if isinstance(stated, tuple):
-        return tuple(name for name in LIGER_KERNELS if name in stated)
-    return LIGER_KERNELS if stated else ()
-
-
-def _routed(architecture: Architecture | Rough) -> bool:
-    """Say whether the model has routed experts."""
-    return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
-
-
-def _training_frame(
-    plan: plan_types.Plan,
-    training: plan_types.TrainingSpec,
-    architecture: Architecture | Rough,
-    framework: Framework,
-    gpu: Gpu,
-    defaults: Defaults,
-    teacher: Architecture | Rough | None,
-) -> JobFrame:
-    """Return the frame of a training, whose job has a batch of one token; its overhead is set by the caller.
-
-    The batch is set later by :func:`with_batch`. Assumptions are noted in ``defaults``, the first part of the frame's
-    notes, and in ledgers for the later parts. ``teacher``: the model of a distillation.
-    """
-    options = known_options(training.options, framework)
-    layout = resolve_layout(
-        plan.hardware, plan.parallelism, framework, defaults, routed=_routed(architecture), options=options,
-        reduces_each=reduces_each(training, options, framework),
-    )  # fmt: skip
-    if layout.pipeline > 1:
-        layout = layout._replace(fewer_layers=framework.fewer_layers(options, defaults))
-    method = defaults.stated_or("training.method", training.method, "full")
-    between, after, wrapper = Defaults(), Defaults(), Defaults()
-    _note_unstated_options(training, layout, framework, options, between)
-    base_format, precision, unread_share = "", training.precision, 0.0
-    if training.base is not None or method == "qlora":
-        from memcheck.job.adapters import base_of, unread_share_of, with_base
-
-        base_format = base_of(training, architecture, method, framework, options, after)
-        unread_share = unread_share_of(training, base_format, plan.model.name or "", framework, after)
-        precision = with_base(training.precision, training.base)
-    recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer, frozen=training.freeze)
-    optimizer = resolve_optimizer(training.optimizer, framework, between)
-    fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
-    if method != "full":
-        note_adapter_units(training, fsdp, options, layout, framework, wrapper)
-    framework.note_releases(training.framework_version, options, recipe, wrapper)
-    upcast = framework.upcasts(recipe, layout, fsdp, base_format)
-    lora = None
-    if method != "full":
-        from memcheck.job.adapters import resolve_lora
-
-        lora = resolve_lora(training, framework, recipe, architecture, after, upcast=upcast)
-    checkpointing = resolve_checkpointing(
-        training.activation_checkpointing, training.framework_version, framework, options, after
-    )
-    wrapped_by_fsdp2 = layout.zero_stage >= 2 and fsdp == 2
-    objective = resolve_objective(
-        training, method, recipe, framework, architecture, checkpointing, between, prepared=not wrapped_by_fsdp2
-    )
-    if objective.loss_from_hidden_states and objective.name == "distill":
-        recipe = without_autocast(recipe, between)
-    offloaded = parameter_offload(training.offload and training.offload.parameters, options, between)
-    head = resolve_head(training, architecture, between)
-    architecture = with_head(architecture, head)
-    stated_loss = training.loss
-    class_keeps_dtype = isinstance(architecture, Architecture) and not architecture.logit_casts.in_loss
-    if isinstance(architecture, Architecture) and class_keeps_dtype and stated_loss is not None and stated_loss.upcast:
-        # a loop's own loss, or the class for causal language
-        architecture = architecture._replace(logit_casts=architecture.logit_casts._replace(in_loss=True))
-    if objective.loss_in_model and stated_loss is not None:
-        stated_loss = stated_loss._replace(kind="standard")
-    attention = _attention(training.attention, architecture, framework, after)
-    job = TrainingJob(
-        architecture=architecture,
-        framework=framework,
-        framework_version=training.framework_version,
-        layout=layout,
-        recipe=with_optimizer(recipe, optimizer, framework),
-        optimizer=optimizer,
-        micro_batch_size=1,
-        sequence_length=1,
-        gradient_accumulation_steps=1,
-        method=method,
-        base_format=base_format,
-        unread_share=unread_share,
-        lora=lora,
-        freeze=training.freeze or (),
-        images=_images(training, architecture, framework, options, after),
-        target_length=_target(training, architecture, after),
-        checkpointing=checkpointing,
-        attention=attention,
-        loss=resolve_loss(
-            stated_loss,
-            layout,
-            framework,
-            after,
-            training.framework_version,
-            objective.usual_loss,
-            class_keeps_dtype=class_keeps_dtype,
-        ),
-        clip_grad_norm=after.stated_or(
-            "training.clip_grad_norm",
-            training.clip_grad_norm,
-            framework.clip_grad_norm,
-            f"default of {framework.name}",
-        ),
-        expert_imbalance=_imbalance(training, layout.expert, after),
-        compile=bool(training.compile),
-        expandable_segments=resolve_expandable(training, framework, after),
-        parameter_offload=offloaded,
-        initialization=resolve_initialization(
-            training.initialization,
-            layout,
-            base_format,
-            framework,
-            after,
-            version=training.framework_version,
-            model=plan.model.name or "",
-        ),
-        checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
-        options=tuple(options.items()),
-        hooks_embedding=lora is not None and framework.trainer_package(training.trainer).hooks_embedding,
-        prepares_kbit=resolve_kbit(base_format, options, layout, framework, training.trainer, after),
-        fsdp=fsdp,
-        groups_embedding_and_head=resolve_carving(training, fsdp, options, layout, framework, wrapper),
-        upcast=upcast,
-        objective=objective,
-        head=head,
-        evaluation=_evaluation(training.evaluation, after),
-        auxiliary_models=resolve_companions(objective, architecture, _loaded(precision, recipe), offloaded, teacher),
-        ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
-        liger=_liger((training.kernels or NO_KERNELS).liger),
-    )
-    rows = resolve_rows(training, architecture, framework, attention, layout, after)
-    job = job._replace(sequences=rows.sequences, may_pad=rows.may_pad)
-    if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
-        from memcheck.models.variants import without_pictures
-
-        job = job._replace(architecture=without_pictures(architecture))
-    notes = NotesByPart(
-        before_batch=defaults.assumptions(),
-        before_steps=between.assumptions(),
-        before_torch=(*after.assumptions(), *wrapper.assumptions()),
-    )
-    return JobFrame(job=job, gpu=gpu, overhead=Overhead(), framework=framework, notes=notes)
-
-
-def _note_unstated_options(
-    training: plan_types.TrainingSpec,
-    layout: Layout,
-    framework: Framework,
-    options: dict[str, object],
-    defaults: Defaults,
-) -> None:
-    """Note in ``defaults`` the values of options that the plan leaves out and that decide its memory."""
-    why = f"default of {framework.name}"
-    if training.compile and _unstated("components", framework, options):
-        defaults.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
-    if layout.expert > 1 and _unstated("dispatcher", framework, options):
-        defaults.note("training.options.dispatcher", "torch", "every token is gathered on every rank of its experts")
-    if options.get("quantizer") and _unstated("groupsize", framework, options):
-        defaults.note("training.options.groupsize", 256, why)
-    if _offloads(training) and _unstated("pin_memory", framework, options):
-        defaults.note("training.options.pin_memory", True, why)
-
-
-def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recipe:
-    """Return the recipe with the dtype in which models are loaded; trained weights may be cast to fp32 later."""
-    return recipe._replace(params=(precision and precision.params) or recipe.params)
-
-
-def _images(
-    training: plan_types.TrainingSpec,
-    architecture: Architecture | Rough,
-    framework: Framework,
-    options: dict[str, object],
-    defaults: Defaults,
-) -> Images | None:
-    """Return the images of one sample; None: there are none. A plan of a text model loads no module for them."""
-    is_text_model = isinstance(architecture, Rough) or (architecture.vision is None and not architecture.others)
-    if training.images is None and is_text_model:
-        return None
-    from memcheck.job.images import resolve_pictures
-
-    return resolve_pictures(training, architecture, framework, options, defaults)
-
-
-def _attention(stated: str | None, architecture: Architecture | Rough, framework: Framework, defaults: Defaults) -> str:
-    """Return the attention implementation: the plan's or the framework's default, ``eager`` if the class lacks it.
-
-    ``stated``: the plan's ``training.attention``. Assumptions are noted in ``defaults``.
-    """
-    wanted = stated or framework.default_attention
-    model_type = architecture.model_type if isinstance(architecture, Architecture) else ""
-    if wanted in framework.missing_attentions.get(model_type, ()):
-        defaults.note("training.attention", "eager", f"the class of {model_type} in transformers has no {wanted}")
-        return "eager"
-    return defaults.stated_or("training.attention", stated, framework.default_attention)
-
-
-def _target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
-    """Return the tokens of the labels as the plan states them; 0 for a decoder, which imports no module for them."""
-    if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
-        return 0
-    return resolve_target(training, architecture, defaults)
-
-
-def _unstated(name: str, framework: Framework, options: Mapping[str, object]) -> bool:
-    """Whether the framework has an option that the plan does not state."""
-    return name in framework.options and name not in options
-
-
-def _offloads(training: plan_types.TrainingSpec) -> bool:
-    """Say whether the plan offloads optimizer states or parameters to the host or to NVMe."""
-    optimizer, offload = training.optimizer, training.offload
-    places = [optimizer.offload if optimizer is not None else None, offload.parameters if offload is not None else None]
-    return any(place not in (None, "none") for place in places)
-
-
-def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Defaults) -> float:
-    """Return the routed tokens of the busiest rank over those of the mean rank; assumed even if not stated.
-
-    ``expert``: degree of expert parallelism; one rank has all tokens, and nothing is noted.
-    """
-    if expert == 1:
-        return training.expert_imbalance or 1.0
-    return defaults.stated_or("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
-
-
-def _evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) -> Evaluation | None:
-    """Return the evaluation pass that the plan states; None: there is none."""
-    if stated is None:
-        return None
-    return resolve_evaluation(stated, defaults)
 
 
 def _overhead(policy: plan_types.PolicySpec, defaults: Defaults) -> Overhead:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.lookup import ResolutionError, resolve_model
-from memcheck.job.resolve import JobFrame, framed
+from memcheck.job.resolve import framed
+from memcheck.job.training_frame import JobFrame
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator
 from memcheck.models.types import Architecture, Rough
