@@ -26,21 +26,22 @@ OWN_WORDS = re.compile(r"\b(behind|beside|so many|rests|nobody)\b")
 COUNT = """
 import sys
 calls, depth, deepest = set(), 0, 0
+def imports(code):
+    return code.co_name == "<module>" or code.co_filename.startswith("<frozen") or "/edge/imports" in code.co_filename
 def seen(frame, event, argument):
     global depth, deepest
     if event == "call" and "/memcheck/" in frame.f_code.co_filename:
         calls.add(frame.f_code)
-    if event == "call":
-        depth += 1
+    if event in ("call", "return") and not imports(frame.f_code):
+        depth += 1 if event == "call" else -1
         deepest = max(deepest, depth)
-    elif event == "return":
-        depth -= 1
 from memcheck.__main__ import main
 sys.setprofile(seen)
 main(["check", "--no-cache", "--quiet", sys.argv[1]])
 sys.setprofile(None)
 print(len([name for name in sys.modules if name.startswith("memcheck")]), len(calls), deepest)
 """
+"""A check that counts. Imports are no part of its depth: that differs with the bytecode that is on the disk."""
 
 
 class Row(NamedTuple):
