@@ -2,8 +2,7 @@
 
 Bytes per parameter of every stack: docs/memory-model.md. Sharding: FSDP2 cuts dim 0 of each tensor and pads it
 (torch/distributed/fsdp/_fully_shard/_fsdp_param.py); ZeRO and Megatron's distributed optimizer cut flat buffers.
-Quantised weights: bitsandbytes 0.50 functional.py (quantize_4bit, int8_vectorwise_quant); gptqmodel 7.7
-nn_modules/qlinear/__init__.py (the buffers of a packed layer); transformers 5.23 integrations/finegrained_fp8.py.
+Quantised weights: ``memcheck.autograd.weight_formats``.
 
 Resident blocks leave gaps in the segments of torch's caching allocator (c10/cuda/CUDACachingAllocator.cpp). A block
 below 10 MiB comes out of a segment of 20: two matrices of 7 MiB leave 6 that a third does not fit into. Larger
@@ -18,90 +17,19 @@ from math import prod
 
 from memcheck.autograd.context import Adapter
 from memcheck.autograd.tensor import ceil_div, round_up, rounded
+from memcheck.autograd.weight_formats import FORMATS
 from memcheck.job.types import DTYPE_BYTES, Layout, Lora
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, Moe, ParameterTensor
 from memcheck.record import Record
 
-TORCHAO = "nf4-torchao"
-"""torchao's 4-bit weights (dtypes/nf4tensor.py), whose constants FSDP2 divides as it divides the weights."""
-FOUR_BITS = ("nf4", "nf4-single", "fp4", "fp4-single", TORCHAO)
-"""4-bit weights. bitsandbytes': with constants that are quantised once more, or not."""
-PACKED = ("gptq-4bit", "gptq-8bit", "awq-4bit")
-"""Codes, zero points and scales in the buffers of a layer."""
-KINDS = (*FOUR_BITS, "int8", *PACKED, "fp8")
-"""How a base may be stored, in addition to the dtypes of its checkpoint."""
-GROUP = 128
-"""Weights of one output that share a scale (transformers ``GPTQConfig`` and ``AwqConfig``, ``group_size``)."""
-FP8_BLOCK = 128
-"""Rows and columns that share a scale (``FineGrainedFP8Config``, ``weight_block_size``)."""
-
-
 MATRIX = 2
 """Dimensions of a matrix; stacked experts have one more."""
 STACKED = 3
 """Dimensions of stacked experts."""
-BYTE_BITS, WORD_BITS = 8, 32
-FP16, FP32, INT32 = 2, 4, 4
+BYTE_BITS = 8
+FP16, FP32 = 2, 4
 """Bytes of one element."""
-FOUR_BIT_BLOCK = 64
-"""Weights that share a constant in bitsandbytes' 4-bit formats."""
-NESTED_BLOCK = 256
-"""Constants that share a constant of their own, where they are quantised to a byte each."""
-FOUR_BIT_VALUES, BYTE_VALUES = 16, 256
-"""Values that four bits, or a byte, can name: each weight has a table (``get_4bit_type``, ``quantize_blockwise``)."""
-
-
-def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
-    """Compute the bytes of one quantised weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
-
-    ``kind``: its format. bitsandbytes' 4 bits (nf4, fp4): see :func:`_constant_bytes`; int8: an fp32 scale per row;
-    fp8: an fp32 scale per block of 128 x 128; GPTQ and AWQ: see :func:`_packed_bytes`.
-    """
-    if kind in FOUR_BITS:
-        constants_of = numel if kind == TORCHAO else prod(shape)
-        return rounded(ceil_div(numel, 2)) + _constant_bytes(constants_of, nested=not kind.endswith("-single"))
-    outputs = shape[0] if len(shape) > 1 else 1
-    inputs = numel // outputs
-    if kind == "int8":
-        rows = numel // shape[-1] if len(shape) > MATRIX else outputs  # stacked experts are quantised row by row
-        return rounded(numel) + rounded(FP32 * rows)
-    if kind == "fp8":
-        return rounded(numel) + rounded(FP32 * ceil_div(outputs, FP8_BLOCK) * ceil_div(inputs, FP8_BLOCK))
-    return _packed_bytes(kind, outputs, inputs, numel)
-
-
-def _constant_bytes(numel: int, *, nested: bool) -> int:
-    """Compute the bytes of the constants of a 4-bit weight of ``numel`` elements: one per 64 weights, and a table.
-
-    ``nested``: each constant is a byte with a table of 256 values, and there are an fp32 constant per 256 of them and
-    their mean. All are attributes of a parameter (``QuantState``), so that FSDP and ZeRO-3 divide none of them: every
-    rank has them whole.
-    """
-    constants = ceil_div(numel, FOUR_BIT_BLOCK)
-    table = rounded(FP32 * FOUR_BIT_VALUES)
-    if not nested:
-        return rounded(FP32 * constants) + table
-    per_block = rounded(FP32 * ceil_div(constants, NESTED_BLOCK)) + rounded(FP32)
-    return rounded(constants) + rounded(FP32 * BYTE_VALUES) + per_block + table
-
-
-def _packed_bytes(kind: str, outputs: int, inputs: int, numel: int) -> int:
-    """Compute the bytes of one weight in GPTQ's or AWQ's format, with all buffers of its layer.
-
-    Codes are packed into int32 words. Each group of inputs has a 16-bit scale and a zero point per output. GPTQ also
-    has an int32 index of groups per input, and two int32 tables of the bit shifts of the codes in a word.
-    """
-    bits = 8 if kind.endswith("8bit") else 4
-    groups = ceil_div(inputs, GROUP)
-    codes = rounded(numel * bits // BYTE_BITS)
-    zero_points = rounded(groups * outputs * bits // BYTE_BITS)
-    scales = rounded(FP16 * groups * outputs)
-    packed = codes + zero_points + scales
-    if kind.startswith("gptq"):
-        codes_per_word = WORD_BITS // bits
-        packed += rounded(INT32 * inputs) + 2 * rounded(INT32 * codes_per_word)
-    return packed
 
 
 class LocalTensor(Record):
@@ -135,10 +63,10 @@ class LocalTensor(Record):
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
     """Compute the bytes of one resident tensor, rounded up to an allocator block. ``numel``: None for all of it."""
     elements = tensor.numel if numel is None else numel
-    kind = tensor.dtype or dtype
-    if kind in KINDS:
-        return quantised_bytes(kind, tensor.shape, elements)
-    return rounded(elements * DTYPE_BYTES[kind])
+    stored_dtype = tensor.dtype or dtype
+    if stored_dtype in FORMATS:
+        return FORMATS[stored_dtype].stored_bytes(tensor.shape, elements)
+    return rounded(elements * DTYPE_BYTES[stored_dtype])
 
 
 def shard_numel(tensor: LocalTensor, ranks: int) -> int:

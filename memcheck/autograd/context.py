@@ -12,6 +12,7 @@ from math import prod
 
 from memcheck.autograd.kernels import Weights
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Leaf, Parameter, Storage, Tape, Value, ceil_div
+from memcheck.autograd.weight_formats import WeightFormat
 from memcheck.errors import UnsupportedError
 from memcheck.models.module_types import ViewedTensor
 from memcheck.models.parameters import block_tensors
@@ -72,12 +73,10 @@ class Adapter(Record):
     """peft's ``target_modules``: names of linear layers, or ``all-linear``."""
     dtype: str
     """The dtype in which the adapters are stored."""
-    quantized: bool
-    """The base weights are quantised."""
-    quantization_format: str = "nf4"
-    """The format in which those are stored, a word of ``memcheck.accounts.state.KINDS``."""
-    peft_base_format: str = ""
-    """The format of the base weights where peft adapts another library's layers; empty: the framework has its own."""
+    base_format: WeightFormat | None = None
+    """The format in which the base weights are stored; None: they are not quantised."""
+    peft_base_format: WeightFormat | None = None
+    """The format of the base weights where peft adapts another library's layers; None: the framework has its own."""
     dropout: float = 0.0
     """Dropout of the adapter's input."""
     dora: bool = False
@@ -105,9 +104,9 @@ class Adapter(Record):
         """
         return self.quantizes_experts or (self.quantizes_stacked_experts and len(shape) > 2)
 
-    def quantizes(self, name: str) -> bool:
-        """Whether the base weight of a linear layer is quantised."""
-        return self.quantized and not any(part in name for part in self.unquantized_modules)
+    def format_of(self, name: str) -> WeightFormat | None:
+        """Return the format in which the base weight of a linear layer is stored; None: it is not quantised."""
+        return None if any(part in name for part in self.unquantized_modules) else self.base_format
 
     @property
     def module_dtype(self) -> str:
@@ -406,10 +405,12 @@ class Context:
             return self.faked(layer)
         is_adapted = adaptable and adapts(adapter, name)
         if is_adapted:
-            layer.quantized = adapter.quantizes(name)
+            layer.quantized = adapter.format_of(name) is not None
             layer = self.adapted(name, layer, adapter)
         elif adapter.peft_base_format and tensor.linear:
-            layer.quantized = adapter.quantizes(name)  # libraries such as bitsandbytes quantise layers without adapters
+            layer.quantized = (
+                adapter.format_of(name) is not None
+            )  # libraries such as bitsandbytes quantise layers without adapters
         if layer.quantized:
             layer.compute_dtype, layer.peft_base_format = adapter.compute_dtype, adapter.peft_base_format
         return self.faked(layer) if is_adapted else layer

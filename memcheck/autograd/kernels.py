@@ -24,6 +24,7 @@ from memcheck.autograd.operator import (
     unary,
 )
 from memcheck.autograd.tensor import SAVED_WEIGHT, Parameter, Storage, Tape, Value, promote
+from memcheck.autograd.weight_formats import Awq, FourBits, Int8, WeightFormat
 
 
 class Weights:
@@ -59,8 +60,8 @@ class Weights:
         self.lora_b = lora[1] if lora else None
         self.quantized = quantized
         """The weight is stored quantised, and is dequantised for each product."""
-        self.peft_base_format = ""
-        """How the weight is stored where peft adapts another library's layer; empty: the framework has layers of its
+        self.peft_base_format: WeightFormat | None = None
+        """How the weight is stored where peft adapts another library's layer; None: the framework has layers of its
         own.
         """
         self.dequantized_dtype: str | None = None
@@ -83,7 +84,7 @@ class Weights:
 
 def linear(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Compute ``F.linear(x)`` of a layer [outputs, inputs], plus the output of its adapter if it has one."""
-    if weights.peft_base_format and not weights.peft_base_format.startswith(("gptq", "fp8")):
+    if isinstance(weights.peft_base_format, (FourBits, Int8, Awq)):  # peft has a LoRA layer of its own for these
         return adapted(tape, x, weights, label)
     result = dense(tape, x, weights, label)
     if weights.lora_a is None or weights.lora_b is None:
@@ -235,9 +236,7 @@ def adapted(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     result = dense(tape, x, weights, label)
     if weights.lora_a is None or weights.lora_b is None:
         return result
-    from memcheck.autograd.quantised import FOUR_BITS
-
-    if weights.peft_base_format in FOUR_BITS:
+    if isinstance(weights.peft_base_format, FourBits):
         result = copy(tape, result, "4-bit result.clone()")
     source = result.dtype
     converts = not tape.autocast
@@ -252,7 +251,7 @@ def adapted(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     del low
     output = matmul(tape, down, weights.lora_b, label + ".lora_B")
     del down
-    if weights.peft_base_format.startswith("awq"):
+    if isinstance(weights.peft_base_format, Awq):
         output = cast(tape, output, source, "lora output") if converts else output
         output = scale(tape, output, "lora scaling")
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from memcheck.autograd.engine import ctx_attribute, with_ctx_attributes
 from memcheck.autograd.operator import cast, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
+from memcheck.autograd.weight_formats import FOUR_BIT_BLOCK, FP8_BLOCK, GPTQ_4BIT, Awq, Fp8, Gptq, Int8
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,14 +18,7 @@ if TYPE_CHECKING:
 
     from memcheck.autograd.kernels import Weights
 
-    Run = Callable[[Storage], list[Storage | None]]
-
-FOUR_BITS = ("nf4", "nf4-single", "fp4", "fp4-single")
-"""bitsandbytes' 4-bit weights: with constants that are quantised once more, or not."""
-BLOCK = 64
-"""4-bit weights that share a constant (bitsandbytes ``blocksize``)."""
-FP8_BLOCK = 128
-"""Rows and columns that share a scale (transformers ``FineGrainedFP8Config.weight_block_size``)."""
+    Product = Callable[[Tape, Value, Weights, str], Value]
 
 
 def product_of(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
@@ -32,14 +26,9 @@ def product_of(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
 
     ``x``: [..., inputs]. ``weights``: of a layer, [outputs, inputs]. Returns [..., outputs] in the dtype of x.
     """
-    if weights.peft_base_format == "int8":
-        return _int8(tape, x, weights, label)
-    if weights.peft_base_format.startswith("gptq"):
-        return _gptq(tape, x, weights, label)
-    if weights.peft_base_format.startswith("awq"):
-        return _awq(tape, x, weights, label)
-    if weights.peft_base_format == "fp8":
-        return _fp8(tape, x, weights, label)
+    product = PRODUCTS.get(type(weights.peft_base_format))
+    if product is not None:
+        return product(tape, x, weights, label)
     source = x.dtype
     if weights.compute_dtype is not None:
         # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of the output
@@ -58,8 +47,8 @@ def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     out_shape = (*x.shape[:-1], weights.weight.shape[0])
     x_shape, x_dtype = x.shape, x.dtype
     w_shape, stored = weights.weight.shape, weights.dequantized_dtype
-    doubly_quantised = weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format
-    constants = ceil_div(w_shape[0] * w_shape[1], BLOCK) if doubly_quantised else 0
+    is_nested = weights.peft_base_format is not None and weights.peft_base_format.nested
+    constants = ceil_div(w_shape[0] * w_shape[1], FOUR_BIT_BLOCK) if is_nested else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)
@@ -127,7 +116,7 @@ def _gptq(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """
     x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
     inputs = w_shape[1]
-    codes_dtype = "int8" if "4bit" in weights.peft_base_format else "int32"
+    codes_dtype = "int8" if weights.peft_base_format == GPTQ_4BIT else "int32"
     shifted = tape.new(w_shape, "int32", "unpacked codes")
     narrow = tape.new(w_shape, codes_dtype, "codes")
     del shifted
@@ -174,3 +163,7 @@ def _fp8(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     out = tape.value((*x_shape[:-1], w_shape[0]), x_dtype, label)
     del quantised, scales
     return operator(tape, out, x, label + " dX", temporaries=[(w_shape, x_dtype, "dequantized weight")])
+
+
+PRODUCTS: dict[type, Product] = {Int8: _int8, Gptq: _gptq, Awq: _awq, Fp8: _fp8}
+"""The product over a base in a format that is not of 4-bit weights, by the format's type."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.autograd.weight_formats import BITSANDBYTES, FORMATS, FP4_SINGLE, INT8, NF4_SINGLE, FourBits, WeightFormat
 from memcheck.job.framework import Framework
 from memcheck.job.lookup import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.recipe import UPCAST
-from memcheck.job.types import BITSANDBYTES, Lora, Recipe
+from memcheck.job.types import Lora, Recipe
 from memcheck.job.versions import TRANSFORMERS, is_before
 from memcheck.models.module_paths import Linear, linear_layers, matching
 from memcheck.models.reader import ArchitectureError
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 FLOATS = ("bf16", "fp16", "fp32")
-FOUR_BITS = ("nf4", "fp4")
+WITHOUT_NESTED_CONSTANTS = {"nf4": NF4_SINGLE, "fp4": FP4_SINGLE}
+"""4-bit formats whose constants are not quantised once more, by the word of ``training.base``."""
 DETAILS = {
     "int8": "no column of activations beyond llm_int8_threshold (6.0), where bitsandbytes computes in 16 bits",
     "gptq-4bit": "groups of 128 weights, and gptqmodel's kernel in PyTorch, which trains",
@@ -36,8 +38,8 @@ OPTION = "quantize"
 
 def resolve_base(
     stated: BaseSpec | None, method: str, framework: Framework, options: Mapping[str, object], defaults: Defaults
-) -> str:
-    """Return the format of the frozen base weights (``nf4``, ``int8``, ...); empty: the dtype of the parameters.
+) -> WeightFormat | None:
+    """Return the format in which the frozen base weights are stored; None: in the dtype of the parameters.
 
     ``stated``: the plan's ``training.base``; None: the ``method`` decides. Assumed values are noted in ``defaults``.
 
@@ -52,28 +54,27 @@ def resolve_base(
     if held_in in FLOATS:
         if method == "qlora":
             _refuse(f"`method: qlora` quantises its base, which `base: {held_in}` leaves alone", "write `method: lora`")
-        return ""
+        return None
     if held_in not in framework.adapters.bases:
         known = ", ".join(framework.adapters.bases) or "none but the dtype of the parameters"
         _refuse(f"{framework.title} has no frozen base held in {held_in}", f"it has: {known}")
-    if held_in not in FOUR_BITS:
+    base_format = FORMATS[held_in]
+    if not isinstance(base_format, FourBits):
         if stated.double is not None or stated.storage is not None:
             _refuse(f"`double` and `storage` are of 4-bit weights, and the base is held in {held_in}", "remove them")
         defaults.note("training.base.held_in", held_in, f"with {DETAILS[held_in]}")
-        return held_in
+        return base_format
     if OPTION in framework.options:
         if stated.double is not None or stated.storage is not None:
             _refuse(f"{framework.title} says by an option how its base is held", f"state it in `options.{OPTION}`")
         return _by_method("qlora", framework, options)
     quantises_constants = defaults.stated_or("training.base.double", stated.double, default=True)
-    return held_in if quantises_constants else f"{held_in}-single"
+    return base_format if quantises_constants else WITHOUT_NESTED_CONSTANTS[held_in]
 
 
-def _by_method(method: str, framework: Framework, options: Mapping[str, object]) -> str:
-    """Return the base's format for a method alone: ``qlora`` means the framework's 4 bits, any other none (empty)."""
-    if method != "qlora":
-        return ""
-    return framework.four_bits(options)
+def _by_method(method: str, framework: Framework, options: Mapping[str, object]) -> WeightFormat | None:
+    """Return the base's format for a method alone: ``qlora`` means the framework's 4 bits, any other means None."""
+    return framework.four_bits(options) if method == "qlora" else None
 
 
 def with_base(precision: PrecisionSpec | None, stated: BaseSpec | None) -> PrecisionSpec | None:
@@ -102,13 +103,13 @@ def base_of(
     framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
-) -> str:
+) -> WeightFormat | None:
     """Return the format of the frozen base weights, as :func:`resolve_base`; note what is assumed of stacked
     experts.
     """
-    held_in = resolve_base(training.base, method, framework, options, defaults)
-    note_experts(training, architecture, held_in, framework, options, defaults)
-    return held_in
+    base_format = resolve_base(training.base, method, framework, options, defaults)
+    note_experts(training, architecture, base_format, framework, options, defaults)
+    return base_format
 
 
 READ_SINCE = (4, 37)
@@ -121,48 +122,48 @@ does not state (huggingface/blog 4bit-transformers-bitsandbytes.md)."""
 
 
 def unread_share_of(
-    training: TrainingSpec, held_in: str, model: str, framework: Framework, defaults: Defaults
+    training: TrainingSpec, base_format: WeightFormat | None, model: str, framework: Framework, defaults: Defaults
 ) -> float:
     """Return by which share of live bytes a step over a quantised base may need more, for what no plan states.
 
-    ``held_in``: the format of the base weights. ``model``: its name, or empty. What is not known is noted in
+    ``base_format``: the format of the base weights. ``model``: its name, or empty. What is not known is noted in
     ``defaults``: old releases that nobody read, and which matrices unsloth's checkpoints leave in 16 bits.
     """
-    if held_in not in BITSANDBYTES or not framework.runs_transformers:
+    if base_format is None or base_format not in BITSANDBYTES or not framework.runs_transformers:
         return 0.0
     key, trainer = "training.base", training.trainer
     version = trainer.version if trainer is not None else None
     share = framework.trainer_package(trainer).mixed_checkpoints(version)
     if trainer is not None and share:
         is_plain_copy = model.endswith("-bnb-4bit") and not model.endswith("-unsloth-bnb-4bit")
-        if held_in == "int8" or not model or is_plain_copy:
+        if base_format == INT8 or not model or is_plain_copy:
             return 0.0
         why = f"{trainer.name}'s checkpoint may keep some matrices in 16 bits: up to {share:.0%} more"
-        defaults.note(key, held_in, why)
+        defaults.note(key, base_format.name, why)
         return share
     if not framework.version_is_transformers or not is_before(training.framework_version, READ_SINCE):
         return 0.0
-    share = DIED_AT.get(held_in, DIED_AT_4_BITS)
+    share = DIED_AT.get(base_format.name, DIED_AT_4_BITS)
     first = ".".join(map(str, READ_SINCE))
     why = f"no reading of a quantised base under transformers before {first}; jobs that died need {share:.0%} more"
-    defaults.note(key, held_in, why)
+    defaults.note(key, base_format.name, why)
     return share
 
 
 def note_experts(
     training: TrainingSpec,
     architecture: object,
-    held_in: str,
+    base_format: WeightFormat | None,
     framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> None:
     """Note in ``defaults`` which version of transformers is assumed, if it decides whether experts are quantised.
 
-    ``held_in``: the format of the base weights. Since transformers 5 a layer's experts are one stacked parameter, which
+    ``base_format``: of the base weights. Since transformers 5 a layer's experts are one stacked parameter, which
     bitsandbytes skips, because it quantises modules (integrations/bitsandbytes.py).
     """
-    if held_in not in BITSANDBYTES or not framework.runs_transformers or options.get("quantize_experts"):
+    if base_format not in BITSANDBYTES or not framework.runs_transformers or options.get("quantize_experts"):
         return
     stacked = isinstance(architecture, Architecture) and any(
         isinstance(block.mlp, Moe) and not block.mlp.adaptable for block, _ in architecture.blocks

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.autograd.context import Style
+from memcheck.autograd.weight_formats import NF4, WeightFormat
 from memcheck.job.lookup import Families
 from memcheck.job.types import Layout, Recipe
 from memcheck.job.versions import ENGINE, TRANSFORMERS, is_before
@@ -396,26 +397,24 @@ class Framework(Profile):
         del version, classes, architecture
         return self
 
-    def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
+    def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, base_format: WeightFormat | None = None) -> bool:
         """Say whether trained parameters are cast to fp32 before FSDP shards them, in whichever dtype they were
         loaded.
         """
-        del recipe, layout, fsdp, held_in
+        del recipe, layout, fsdp, base_format
         return False
 
     def chunks(self, loss: str) -> bool:
         """Whether a kind of loss runs head and loss on chunks of the tokens."""
         return loss == "chunked"
 
-    def four_bits(self, options: Mapping[str, object]) -> str:
-        """Return the 4-bit base of ``method: qlora``: ``nf4``, or ``nf4-single`` whose constants are not quantised
-        again.
-        """
+    def four_bits(self, options: Mapping[str, object]) -> WeightFormat:
+        """Return the format of the base under ``method: qlora``."""
         del options
-        return "nf4"
+        return NF4
 
-    def stored_as(self, base_format: str) -> str:
-        """Return the kind of tensor that holds a base of a format, where another library's holds it otherwise."""
+    def stored_as(self, base_format: WeightFormat) -> WeightFormat:
+        """Return the format of a base's tensors, where the framework's library is not the one that a format implies."""
         return base_format
 
     def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
@@ -436,12 +435,12 @@ class Framework(Profile):
         del version
         return False
 
-    def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
-        """Say whether the whole model on the GPU, held in the format ``held_in``, stays until all shards are made.
+    def keeps_whole_model_while_sharding(self, base_format: WeightFormat | None, fsdp: int) -> bool:
+        """Say whether the whole model on the GPU, stored in ``base_format``, stays until all shards are made.
 
         ``fsdp``: which FSDP divides it.
         """
-        del held_in, fsdp
+        del base_format, fsdp
         return False
 
     def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memcheck.autograd.tensor import ceil_div
+from memcheck.autograd.weight_formats import BITSANDBYTES, WeightFormat
 from memcheck.job.framework import DEFAULT_OPTIMIZER, Framework
 from memcheck.job.layout import recomputes
 from memcheck.job.lookup import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.types import (
-    BITSANDBYTES,
     UNPACKED,
     Checkpoint,
     Checkpointing,
@@ -214,7 +214,7 @@ def resolve_loss(
 def resolve_initialization(
     stated: plan_types.InitializationSpec | None,
     layout: Layout,
-    held_in: str,
+    base_format: WeightFormat | None,
     framework: Framework,
     defaults: Defaults,
     *,
@@ -223,17 +223,17 @@ def resolve_initialization(
 ) -> Initialization:
     """Return where the model is initialized (``host``, ``rank0``, ``device`` or ``meta``), and in which dtype.
 
-    ``stated``: the plan's. ``held_in``: the format of a quantised base. ``version``: of the framework. ``model``: its
-    name. Assumptions are noted in ``defaults``.
+    ``stated``: the plan's. ``base_format``: of a quantised base. ``version``: of the framework. ``model``: its name.
+    Assumptions are noted in ``defaults``.
     """
     stated = stated or plan_types.InitializationSpec()
     device, why = framework.made(layout, sharded=shards_parameters(layout, framework))
-    if held_in in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
+    if base_format in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
         device, why = "device", "transformers quantizes each tensor on the GPU of its process"
     device = defaults.stated_or("training.initialization.place", stated.place, device, why)
     if device in ON_HOST:
         return Initialization(device, defaults.stated_or("training.initialization.weights", stated.weights, "bf16"))
-    ahead = held_in in BITSANDBYTES and framework.loads_ahead(version) and not model.endswith("-bnb-4bit")
+    ahead = base_format in BITSANDBYTES and framework.loads_ahead(version) and not model.endswith("-bnb-4bit")
     if ahead:
         why = f"{framework.name} {version} loads matrices in 16 bits faster than it quantises them: at most all of them"
         defaults.note("training.initialization.weights", "bf16", why)

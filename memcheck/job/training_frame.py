@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.autograd.weight_formats import WeightFormat
 from memcheck.catalog.names import Gpu
 from memcheck.job.framework import Framework
 from memcheck.job.layout import parameter_offload, resolve_layout
@@ -114,7 +115,7 @@ class StoredModel(Record):
     loaded_params: str
     """Dtype in which models are loaded; trained weights may be cast to fp32 later."""
     optimizer: Optimizer
-    base_format: str
+    base_format: WeightFormat | None
     """Format of a quantised frozen base; empty: there is none."""
     unread_share: float
     """By which share of live bytes a step may need more than estimated (:func:`unread_share_of`)."""
@@ -231,7 +232,7 @@ def _stored_model(
     ``method``: ``full``, ``lora`` or ``qlora``. A full training loads no module for frozen bases and adapters.
     """
     plan, training, framework, options, ledgers = inputs
-    base_format, precision, unread_share = "", training.precision, 0.0
+    base_format, precision, unread_share = None, training.precision, 0.0
     if training.base is not None or method == "qlora":
         from memcheck.job.adapters import base_of, unread_share_of, with_base
 

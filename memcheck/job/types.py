@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.weight_formats import FourBits, WeightFormat
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
@@ -161,8 +162,6 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "remainder"
 """Bytes of one element; 4-bit formats carry quantisation constants and are counted where they are used."""
 
 
-BITSANDBYTES = ("nf4", "nf4-single", "fp4", "fp4-single", "int8")
-"""Bases that bitsandbytes quantises as they are loaded, on the GPU of each process."""
 UNPACKED = ("padded", "unpacked", "unpacked-masked")
 """Values of ``training.sequences`` for rows that are one text each: ``sequence_length`` is only their limit."""
 LIGER_KERNELS = ("rope", "rms_norm", "glu")
@@ -391,8 +390,8 @@ class TrainingJob(Record):
     """Micro-batches of each data-parallel rank per optimizer step."""
     method: str = "full"
     """``full`` | ``lora`` | ``qlora``: which parameters are trained, and whether the frozen base is quantised."""
-    base_format: str = ""
-    """How the frozen base is stored, a word of ``memcheck.accounts.state``; empty: ``recipe.params``."""
+    base_format: WeightFormat | None = None
+    """The format in which the frozen base is stored quantised; None: in ``recipe.params``."""
     unread_share: float = 0.0
     """By which share of live bytes a step over this base may need more, for a fact that no plan states."""
     lora: Lora | None = None
@@ -454,6 +453,11 @@ class TrainingJob(Record):
     def rows(self) -> int:
         """Sequences in one forward pass."""
         return self.micro_batch_size * self.objective.rows
+
+    @property
+    def has_four_bit_base(self) -> bool:
+        """Whether the frozen base is stored in bitsandbytes' 4-bit weights (or torchao's)."""
+        return isinstance(self.base_format, FourBits)
 
     @property
     def sequences_per_row(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.autograd.weight_formats import BITSANDBYTES, INT8, WeightFormat
 from memcheck.job.lookup import Defaults
-from memcheck.job.types import BITSANDBYTES, DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Layout, Recipe, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Layout, Recipe, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.plan import types as plan_types
 
@@ -247,7 +248,7 @@ def resolve_carving(
 
 
 def resolve_kbit(
-    held_in: str,
+    base_format: WeightFormat | None,
     options: Mapping[str, object],
     layout: Layout,
     framework: Framework,
@@ -256,12 +257,11 @@ def resolve_kbit(
 ) -> bool:
     """Say whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
-    Norms, embeddings, head and the residual stream are fp32 then. ``held_in``: the format of the base weights. Trainers
-    that shard the parameters do not call it (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the
-    whole module back to its training dtype (runtime/engine.py, ``_configure_distributed_model``:
-    ``self.module.bfloat16()``).
+    Norms, embeddings, head and the residual stream are fp32 then. ``base_format``: of the base. Trainers that shard
+    the parameters do not call it (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module
+    back to its training dtype (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
     """
-    if held_in not in BITSANDBYTES or framework.adapters.from_framework or framework.own_engine:
+    if base_format not in BITSANDBYTES or framework.adapters.from_framework or framework.own_engine:
         return False  # peft skips GPTQ's models, and trainers call it for bitsandbytes' weights alone
     if KBIT not in framework.options:
         return True
@@ -272,7 +272,7 @@ def resolve_kbit(
     why_16_bits = framework.trainer_package(trainer).kbit_casts_undone
     if not why_16_bits and shards:
         why_16_bits = "left out where parameters are sharded"
-    bits = 8 if held_in == "int8" else 4
+    bits = 8 if base_format == INT8 else 4
     why = why_16_bits or f"what peft's recipe for {bits}-bit training calls"
     casts = not why_16_bits
     defaults.note(f"training.options.{KBIT}", casts, why)

@@ -42,9 +42,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.autograd.weight_formats import BITSANDBYTES, FourBits, WeightFormat
 from memcheck.job.framework import Framework
 from memcheck.job.training import ON_HOST, shards_parameters
-from memcheck.job.types import BITSANDBYTES, TrainingJob
+from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.finding import Finding
 from memcheck.rules.budget import listed
@@ -52,7 +53,6 @@ from memcheck.rules.defaulted import deviates
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import unoffered
 
-FOUR_BITS = ("nf4", "fp4")
 """Bases that are sharded: bitsandbytes packs their codes in a dtype of choice."""
 
 
@@ -86,23 +86,23 @@ def check(context: RuleContext) -> Iterator[Finding]:
         related = (("the model", "/model"),)
         yield RULE.finding(context, message, "/training/attention", help=help, related=related, severity="warning")
     yield from _around(context, framework, job)
-    if job.base_format:
-        yield from _base(context, framework, job)
+    if job.base_format is not None:
+        yield from _base(context, framework, job, job.base_format)
 
 
-def _base(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
+def _base(context: RuleContext, framework: Framework, job: TrainingJob, base_format: WeightFormat) -> Iterator[Finding]:
     """Yield what a quantised base does not go with."""
-    held = job.base_format.removesuffix("-single")
+    held = base_format.name
     at = stated(context.document, "/training/base", "/training/method")
     trainer = context.plan.training.trainer if context.plan.training is not None else None
     patched = held == "int8" and job.fsdp == 2 and framework.trainer_package(trainer).own_fsdp2_prepare
-    if held not in FOUR_BITS and shards_parameters(job.layout, framework) and not patched:
+    if not isinstance(base_format, FourBits) and shards_parameters(job.layout, framework) and not patched:
         message = f"a base held in {held} cannot be sharded: FSDP and ZeRO-3 divide parameters of floating dtypes"
         help = "write `zero_stage: 1` or 0, or `base: {held_in: nf4, storage: bf16}`"
         if held == "int8" and framework.runs_transformers:
             help += "; Axolotl's patch of FSDP2 divides it: `trainer: axolotl`, `options: {fsdp_version: 2}`"
         yield RULE.finding(context, message, at, help=help, related=(("the stage", "/parallelism/zero_stage"),))
-    if held in FOUR_BITS or held == "int8":
+    if base_format in BITSANDBYTES:
         return
     if job.lora is not None and job.lora.dora:
         message = f"peft has no DoRA over a base held in {held}"

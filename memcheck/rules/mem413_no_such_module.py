@@ -136,7 +136,7 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
     """Yield findings on LoRA targets that no module of the model has."""
 
     def matches(name: str, module: str) -> bool:
-        return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False), module)
+        return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype), module)
 
     targets, place = lora.target_modules, "/training/lora/target_modules"
     named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
@@ -172,7 +172,7 @@ def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     refused = [module for module in modules if module.rpartition(".")[2] == REFUSED_LEAF]
     others = sorted({module.rpartition(".")[2] for module in modules} - {REFUSED_LEAF})
     for name, pointer in named:
-        adapter = Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False)
+        adapter = Adapter(rank=lora.rank, targets=name, dtype=lora.dtype)
         if any(adapts(adapter, module) for module in refused):
             yield RULE.finding(
                 context,

@@ -50,7 +50,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     lora = job.lora
     reached: dict[str, int] = {}
     for tensors, times, part in tower_runs(a):
-        adapter = Adapter(rank=lora.rank, targets=lora.targets_in(part), dtype=lora.dtype, quantized=False)
+        adapter = Adapter(rank=lora.rank, targets=lora.targets_in(part), dtype=lora.dtype)
         count = sum(t.linear and adapts(adapter, t.name.removesuffix(".weight")) for t in tensors)
         if count and part != "audio":
             reached[part] = reached.get(part, 0) + times * count

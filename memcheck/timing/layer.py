@@ -330,7 +330,7 @@ def _linear(product: Product, shape: Shape, forward: Tally, input_gradients: Tal
             weight_gradients.bytes(CAST * product.parameters)
     if shape.adapter is None or not product.adapted:
         return
-    if shape.adapter.quantized:
+    if shape.adapter.base_format is not None:
         forward.bytes(DEQUANTISE_BYTES * product.parameters)
         input_gradients.bytes(DEQUANTISE_BYTES * product.parameters)
     rank = shape.adapter.rank

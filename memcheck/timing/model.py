@@ -82,7 +82,7 @@ def shape_of(job: TrainingJob) -> Shape:
     adapter = None
     if lora is not None and job.method != "full":
         adapter = Adapter(
-            rank=lora.rank, targets=lora.targets_in("language"), dtype=lora.dtype, quantized=bool(job.base_format)
+            rank=lora.rank, targets=lora.targets_in("language"), dtype=lora.dtype, base_format=job.base_format
         )
     framework, timing = job.framework, timing_of(job.framework)
     recompute = job.checkpointing.mode

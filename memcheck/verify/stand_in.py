@@ -145,7 +145,9 @@ def _trainer(job: TrainingJob) -> Iterator[StandIn]:
 
 def _method(job: TrainingJob) -> Iterator[StandIn]:
     if job.base_format:
-        key, asked = ("training.base", job.base_format) if job.method == "lora" else ("training.method", job.method)
+        key, asked = (
+            ("training.base", job.base_format.name) if job.method == "lora" else ("training.method", job.method)
+        )
         why = "quantised weights need CUDA"
         changes = {"training.method": "lora", "training.base": None}
         yield StandIn(key, asked, "lora on the base as it is", why=why, changes=changes)

@@ -135,10 +135,15 @@ def _of_job(found: Dimensions, job: TrainingJob | InferenceJob, total: int) -> D
     """Add what the job states of its pass, and the shares of flat states."""
     if isinstance(job, InferenceJob):
         dtypes = tuple(dict.fromkeys((job.weights if job.weights in ("fp32", "fp16") else "bf16", "fp32")))
-        stored = tuple([STORED[job.weights]] if job.weights in STORED else [])
+        stored: tuple[str, ...] = (STORED[job.weights],) if job.weights in STORED else ()
         return found._replace(sequences=job.batch_size, length=job.context_length, dtypes=dtypes, stored=stored)
     layout = job.layout
     ways = max(1, layout.data * layout.context)
+    stored = ()
+    if job.has_four_bit_base:
+        stored = ("nf4",)
+    elif job.base_format is not None and job.base_format.name in STORED:
+        stored = (STORED[job.base_format.name],)
     padded = _padded_vocabulary(found.vocabulary, job)
     units = list(found.units)
     if ways > 1:
@@ -150,7 +155,7 @@ def _of_job(found: Dimensions, job: TrainingJob | InferenceJob, total: int) -> D
         sequences=job.rows,
         length=-(-job.sequence_length // layout.context),
         dtypes=tuple(dict.fromkeys((job.recipe.compute, job.recipe.params, "fp32"))),
-        stored=tuple([word for kind, word in STORED.items() if job.base_format.startswith(kind)]),
+        stored=stored,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.accounts.state import adapter_tensors, local_tensor, quantised_bytes
+from memcheck.accounts.state import adapter_tensors, local_tensor
+from memcheck.autograd.weight_formats import FORMATS
 from memcheck.families.registry import catalog_architecture
 from memcheck.job.types import Lora
 from memcheck.models.module_types import ParameterTensor
@@ -54,4 +55,4 @@ def test_adapters_of_a_matrix_that_is_kept_transposed(transposed: bool, shape: t
 def test_constants_of_four_bits_are_whole_on_every_rank(kind: str, constants: int) -> None:
     """FSDP divides the packed weights of a matrix [4096, 4096]; its constants are attributes of the parameter."""
     for ranks in (1, 4):
-        assert quantised_bytes(kind, (4096, 4096), 2**24 // ranks) == 2**23 // ranks + constants
+        assert FORMATS[kind].stored_bytes((4096, 4096), 2**24 // ranks) == 2**23 // ranks + constants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.accounts.state import quantised_bytes
+from memcheck.autograd.weight_formats import FORMATS
 
 OUT, IN = 11008, 4096
 """A gate projection of Llama 2 7B."""
@@ -17,10 +17,10 @@ def test_packed_weights_are_all_their_tensors(kind: str, bits: int) -> None:
     """
     words, zeros, scales = IN * bits // 32 * OUT * 4, IN // 128 * OUT * bits // 32 * 4, IN // 128 * OUT * 2
     more = 4 * IN + 2 * 512 if kind.startswith("gptq") else 0
-    assert quantised_bytes(kind, (OUT, IN), OUT * IN) == words + zeros + scales + more
+    assert FORMATS[kind].stored_bytes((OUT, IN), OUT * IN) == words + zeros + scales + more
 
 
 def test_narrow_weights_have_their_scales() -> None:
     """A number in fp32 for each output (LLM.int8()), or for each block of 128 x 128 (DeepSeek's fp8)."""
-    assert quantised_bytes("int8", (OUT, IN), OUT * IN) == OUT * IN + 4 * OUT + -(4 * OUT) % 512
-    assert quantised_bytes("fp8", (OUT, IN), OUT * IN) == OUT * IN + 86 * 32 * 4 + -(86 * 32 * 4) % 512
+    assert FORMATS["int8"].stored_bytes((OUT, IN), OUT * IN) == OUT * IN + 4 * OUT + -(4 * OUT) % 512
+    assert FORMATS["fp8"].stored_bytes((OUT, IN), OUT * IN) == OUT * IN + 86 * 32 * 4 + -(86 * 32 * 4) % 512

@@ -11,6 +11,7 @@ from memcheck.autograd.context import Adapter, Setting, Style
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.loss import Pieces, in_pieces
 from memcheck.autograd.tensor import Tape
+from memcheck.autograd.weight_formats import NF4
 from memcheck.frameworks.torchtitan.loss import HeadShard, chunked_head_curve
 from memcheck.frameworks.transformers.head import Head, head_curve
 from memcheck.job.types import Loss
@@ -56,7 +57,7 @@ def unrolled(curve: Curve) -> Curve:
     return curve._replace(saved_inventory=each(curve.saved_inventory), **highs)
 
 
-ADAPTER = Adapter(rank=8, targets="all-linear", dtype="bf16", quantized=False)
+ADAPTER = Adapter(rank=8, targets="all-linear", dtype="bf16")
 
 
 @pytest.mark.parametrize("vocab", [16, 1000])
@@ -67,7 +68,7 @@ ADAPTER = Adapter(rank=8, targets="all-linear", dtype="bf16", quantized=False)
         {"param_dtype": "bf16"},
         {"param_dtype": "fp32", "autocast_dtype": "bf16"},
         {"param_dtype": "bf16", "adapter": ADAPTER, "trained": False},
-        {"param_dtype": "bf16", "adapter": ADAPTER._replace(quantized=True), "trained": False},
+        {"param_dtype": "bf16", "adapter": ADAPTER._replace(base_format=NF4), "trained": False},
         {"param_dtype": "bf16", "needs_input_gradient": False},
     ],
 )

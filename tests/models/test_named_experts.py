@@ -11,7 +11,7 @@ from memcheck.frameworks.torch.rank_tensors import TensorPlacement, block_tensor
 from memcheck.models.types import Moe
 from memcheck.models.variants import NAMED
 
-ALL = Adapter(8, "all-linear", "fp32", quantized=False)
+ALL = Adapter(8, "all-linear", "fp32")
 REMOTE = {"kimi_k2"}
 """Read as DeepSeek V3, whose class it is given to transformers under."""
 

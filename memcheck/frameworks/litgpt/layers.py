@@ -277,7 +277,7 @@ def frozen_linear(ctx: Context, x: Value, weights: Weights, label: str) -> Value
     (plugins/precision/bitsandbytes.py), and then cast to the dtype of ``x``.
     """
     adapter = ctx.setting.adapter
-    weights.quantized = adapter is not None and adapter.quantized
+    weights.quantized = adapter is not None and adapter.base_format is not None
     if weights.quantized:
         weights.keeps_input, weights.dequantized_dtype = True, "fp16"
     return dense(ctx.tape, x, weights, label)

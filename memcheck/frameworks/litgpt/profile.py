@@ -10,6 +10,7 @@ Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py`
 from __future__ import annotations
 
 from memcheck.autograd.context import Style
+from memcheck.autograd.weight_formats import NF4, NF4_SINGLE, WeightFormat
 from memcheck.job import recipe as r
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 from memcheck.job.lookup import NORM, PARTIAL_ROTARY, Families, parts, words
@@ -38,9 +39,9 @@ FAMILIES = Families(
 class LitGpt(Framework):
     """LitGPT, whose 4-bit layers Fabric makes."""
 
-    def four_bits(self, options: Mapping[str, object]) -> str:
-        """``nf4``, if the option ``quantize`` ends with ``-dq``; else its constants are left as they are."""
-        return "nf4" if str(options.get("quantize", "bnb.nf4")).endswith("-dq") else "nf4-single"
+    def four_bits(self, options: Mapping[str, object]) -> WeightFormat:
+        """NF4 with nested constants, if the option ``quantize`` ends with ``-dq``; else without."""
+        return NF4 if str(options.get("quantize", "bnb.nf4")).endswith("-dq") else NF4_SINGLE
 
     @property
     def quantizes_head(self) -> bool:

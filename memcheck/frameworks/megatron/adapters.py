@@ -129,7 +129,7 @@ def adapter_parameters(job: TrainingJob, architecture: Architecture) -> int:
     """
     if job.lora is None:
         return 0
-    adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params, quantized=False)
+    adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params)
     backend = job.option(OPTION)
     count = 0
     for block, times in architecture.blocks:

@@ -82,7 +82,7 @@ def _adapter(job: TrainingJob) -> Adapter | None:
         message = "adapters of layers that predict further tokens have no memory model"
         raise UnsupportedError(message, "leave them out", "/training/options/mtp_num_layers")
     lora = job.lora
-    return Adapter(lora.rank, lora.target_modules, job.recipe.params, quantized=False, dropout=lora.dropout)
+    return Adapter(lora.rank, lora.target_modules, job.recipe.params, dropout=lora.dropout)
 
 
 UNMODELED = (

@@ -45,9 +45,8 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         rank=lora.rank,
         targets=lora.targets_in(part),
         dtype=lora.dtype,
-        quantized=bool(job.base_format),
-        quantization_format=framework.stored_as(job.base_format),
-        peft_base_format="" if job.framework.adapters.from_framework else job.base_format,
+        base_format=framework.stored_as(job.base_format) if job.base_format is not None else None,
+        peft_base_format=None if framework.adapters.from_framework else job.base_format,
         dropout=lora.dropout,
         dora=lora.dora,
         target_parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
@@ -77,9 +76,9 @@ def adapted_block(
     for t, component in all_tensors:
         tensor = on_rank(t, component)
         can_be_quantized = t.linear or (tensor.expert and adapter.stores_quantized(tensor.shape))
-        quantized = can_be_quantized and adapter.quantizes(t.name)
+        stored = adapter.format_of(t.name) if can_be_quantized else None
         if t.name in own_names:
-            tensors.append(tensor._replace(dtype=adapter.quantization_format if quantized else None))
+            tensors.append(tensor._replace(dtype=stored.name if stored is not None else None))
         if t.linear and len(tensor.shape) == 2:
             tensors += layer_adapters(component, t, tensor.shape, adapter)
     if isinstance(block.mlp, Moe):
@@ -181,5 +180,5 @@ def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) 
 
 def _adapters(lora: Lora, t: ParameterTensor) -> list[LocalTensor]:
     """Return the adapter matrices of one tensor outside layers; empty if the targets do not name it."""
-    adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
+    adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype)
     return adapter_tensors(t, t.shape, lora) if adapts(adapter, t.name.removesuffix(".weight")) else []

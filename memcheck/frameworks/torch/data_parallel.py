@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from memcheck.accounts.program import Amount, NamedCurve, Recorder, layer_groups
 from memcheck.accounts.ranks import NUMBERED
-from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
+from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
+from memcheck.autograd.weight_formats import is_four_bits
 from memcheck.frameworks.torch.pipelining import SPLIT, StageExchange
 from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
 from memcheck.job.versions import WRAPS, ends_apart, reduces_wider, wraps_adapters
@@ -273,7 +274,7 @@ def fsdp_group(
             continue
         shard = shard_numel(t, shards)
         padded_numel = shard * shards
-        if t.dtype in FOUR_BITS:
+        if is_four_bits(t.dtype):
             stored_bytes = element_bytes = 1  # bitsandbytes packs its weights into bytes, which are never cast
         else:
             stored_bytes = DTYPE_BYTES[t.dtype or recipe.params]

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
-from memcheck.accounts.state import FOUR_BITS, LocalTensor
+from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import ceil_div, round_up, rounded
+from memcheck.autograd.weight_formats import is_four_bits
 from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
     SECOND_OF_PAIR,
@@ -208,7 +209,7 @@ def flat_parameter_group(
     for flat_tensors in {trained, frozen}:
         numel, element_bytes = flat_parameter_numel(flat_tensors, compute_bytes, ranks), widest(flat_tensors)
         gathered += rounded(numel * element_bytes)
-        stored_dtypes = {t.dtype or recipe.params for t in flat_tensors if t.dtype not in FOUR_BITS}
+        stored_dtypes = {t.dtype or recipe.params for t in flat_tensors if not is_four_bits(t.dtype)}
         if any(DTYPE_BYTES[dtype] != element_bytes for dtype in stored_dtypes):
             cast_shard += rounded(numel // ranks * element_bytes)
     # only the trained flat parameter has a gradient, which is reduced without a cast where the dtypes agree
@@ -355,7 +356,7 @@ def _gathered_element_bytes(tensor: LocalTensor, recipe: Recipe, casts_every_ten
 
     ``casts_every_tensor``: tensors with a dtype of their own are cast to the compute dtype, too.
     """
-    if tensor.dtype in FOUR_BITS:
+    if is_four_bits(tensor.dtype):
         return 1
     return DTYPE_BYTES[recipe.compute if tensor.dtype is None or casts_every_tensor else tensor.dtype]
 

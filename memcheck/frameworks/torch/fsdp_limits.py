@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.ranks import Part
-from memcheck.accounts.state import FOUR_BITS, LocalTensor, StateBytes
+from memcheck.accounts.state import LocalTensor, StateBytes
 from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.data_parallel import (
@@ -286,7 +286,7 @@ def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
 
     None if no layer's padding is at least a quarter of its size and 256 MiB.
     """
-    if not uses_fsdp(job) or job.fsdp == 1 or (job.base_format and job.base_format not in FOUR_BITS):
+    if not uses_fsdp(job) or job.fsdp == 1 or (job.base_format is not None and not job.has_four_bit_base):
         return None  # a base in other bits is one that FSDP does not shard: MEM408
     layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
     most_padded = max(layers, key=lambda layer: layer.padded - layer.whole, default=None)

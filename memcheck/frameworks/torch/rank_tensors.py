@@ -12,6 +12,7 @@ from functools import lru_cache
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.autograd.tensor import ceil_div
+from memcheck.autograd.weight_formats import INT8, Gptq
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import TrainingJob
 from memcheck.models.module_types import T5Mlp
@@ -71,7 +72,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     """
     architecture, by_class = (
         job.architecture,
-        job.framework.runs_transformers and not job.base_format.startswith("gptq"),
+        job.framework.runs_transformers and not isinstance(job.base_format, Gptq),
     )
     return architecture.fp32_params.of_fp16 if by_class and not isinstance(architecture, Rough) else ()
 
@@ -210,7 +211,7 @@ def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
     if checkpointing.reentrant:
         return True
     reads_sound = architecture.encoder is not None and architecture.encoder.channels  # not `input_ids`
-    hooked_by_library = (job.framework.runs_transformers and not reads_sound) or job.base_format == "int8"
+    hooked_by_library = (job.framework.runs_transformers and not reads_sound) or job.base_format == INT8
     # a script that wraps parts of layers asks for no hook
     return hooked_by_library and not checkpointing.modules
 
@@ -571,8 +572,8 @@ def head_unit_tensors(
     tied = is_tied(architecture, placement.tensor) and embeds
     tensors = head_with_adapters(job, architecture, placement.tensor, tied, placement.trained)
     tensors = as_stored(job, tensors)
-    if job.base_format and job.framework.quantizes_head:
-        tensors = tuple(t._replace(dtype=job.base_format) if t.name == "lm_head.weight" else t for t in tensors)
+    if job.base_format is not None and job.framework.quantizes_head:
+        tensors = tuple(t._replace(dtype=job.base_format.name) if t.name == "lm_head.weight" else t for t in tensors)
     return tensors
 
 

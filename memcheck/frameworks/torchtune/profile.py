@@ -7,8 +7,8 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 
 from __future__ import annotations
 
-from memcheck.accounts.state import TORCHAO
 from memcheck.autograd.context import Style
+from memcheck.autograd.weight_formats import NF4, NF4_TORCHAO, WeightFormat
 from memcheck.job import recipe as r
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 from memcheck.job.lookup import NORM, Families, parts, words
@@ -52,9 +52,9 @@ class Torchtune(Framework):
         """Both losses that contain the head run on chunks of the tokens."""
         return loss in ("chunked", "fused-linear")
 
-    def stored_as(self, base_format: str) -> str:
+    def stored_as(self, base_format: WeightFormat) -> WeightFormat:
         """NF4 is torchao's NF4Tensor, whose constants are quantised once more (torchtune/modules/peft/lora.py)."""
-        return TORCHAO if base_format == "nf4" else base_format
+        return NF4_TORCHAO if base_format == NF4 else base_format
 
 
 FRAMEWORK = Torchtune(

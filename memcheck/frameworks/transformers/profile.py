@@ -11,6 +11,7 @@ transformers' model classes, which several frameworks train: what they build, an
 from __future__ import annotations
 
 from memcheck.autograd.context import Style
+from memcheck.autograd.weight_formats import BITSANDBYTES, FourBits, WeightFormat
 from memcheck.families.registry import FAMILIES, WRAPPERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import (
@@ -25,7 +26,6 @@ from memcheck.job.framework import (
     TrainerPackage,
 )
 from memcheck.job.lookup import Families
-from memcheck.job.types import BITSANDBYTES
 from memcheck.job.versions import is_before
 
 TYPE_CHECKING = False
@@ -144,14 +144,14 @@ class Trainer(TransformersFramework):
         """unsloth, whose layers, loss and checkpoints are its own."""
         return ("unsloth",)
 
-    def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
+    def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, base_format: WeightFormat | None = None) -> bool:
         """Say whether accelerate casts trained parameters to fp32: under FSDP with mixed precision.
 
-        Not under FSDP2 with 4-bit weights (``held_in``: the base weights' format). Source: accelerate 1.15
+        Not under FSDP2 with 4-bit weights in ``base_format``. Source: accelerate 1.15
         accelerator.py, prepare_model; utils/fsdp_utils.py. ``fsdp``: version 1 or 2.
         """
         casts = layout.zero_stage == 3 and recipe.recipe.endswith("-mixed") and not recipe.autocast
-        return casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
+        return casts and (fsdp == 1 or not isinstance(base_format, FourBits))
 
     def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
         """Return where the model is created: the default place, but the meta device with tensor parallelism."""
@@ -166,13 +166,13 @@ class Trainer(TransformersFramework):
         stated = self.version_is_transformers and version
         return bool(stated) and not is_before(version, (5, 0)) and is_before(version, (5, 4))
 
-    def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
+    def keeps_whole_model_while_sharding(self, base_format: WeightFormat | None, fsdp: int) -> bool:
         """Say whether the whole model stays on the GPU until all shards exist: with bitsandbytes' weights under FSDP2.
 
         Accelerate has their state dict before ``fully_shard`` (1.15 utils/fsdp_utils.py, ``fsdp2_prepare_model``:
         ``original_sd``), and such a model is on the GPU already.
         """
-        return held_in in BITSANDBYTES and fsdp == 2
+        return base_format in BITSANDBYTES and fsdp == 2
 
     @property
     def wide_outputs(self) -> bool:

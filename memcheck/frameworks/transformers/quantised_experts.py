@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, operator, scale
-from memcheck.autograd.quantised import BLOCK
 from memcheck.autograd.tensor import Tape, Value, ceil_div
+from memcheck.autograd.weight_formats import BITSANDBYTES, FOUR_BIT_BLOCK, INT8
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.job.types import TrainingJob
@@ -28,21 +28,21 @@ OPTION = "quantize_experts"
 PLACE = f"/training/options/{OPTION}"
 
 
-def dequantised(ctx: Context, shape: tuple[int, int, int], storage: str) -> Value:
+def dequantised(ctx: Context, shape: tuple[int, int, int]) -> Value:
     """Dequantise all experts' matrices of one parameter, ``shape``: 4-bit ones to 16 bits, 8-bit ones to fp32.
 
     The constants of 4-bit weights are briefly in fp32. 8-bit weights are multiplied by their rows' scales, and by 1/127
-    in a second tensor. ``storage``: the format in which the weights are stored.
+    in a second tensor.
     """
-    tape = ctx.tape
-    if storage == "int8":
+    tape, adapter = ctx.tape, ctx.setting.adapter
+    stored = adapter.base_format if adapter is not None else None
+    if stored == INT8:
         scaled = tape.new(shape, "fp32", "8-bit experts times their scales")
         out = tape.value(shape, "fp32", "dequantised experts")
         del scaled
         return out
-    is_doubly_quantised = "single" not in storage
     experts, outputs, inputs = shape
-    constants = ceil_div(experts * outputs * inputs, BLOCK) if is_doubly_quantised else 0
+    constants = ceil_div(experts * outputs * inputs, FOUR_BIT_BLOCK) if stored is not None and stored.nested else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax
@@ -71,13 +71,13 @@ class AdaptedExperts:
             if factors is None:
                 continue
             delta = _scaled_product(tape, shape, factors)
-            weight = dequantised(ctx, shape, setting.adapter.quantization_format)
+            weight = dequantised(ctx, shape)
             delta = cast(tape, delta, weight.dtype)
             if self._deltas:
                 self._plain[tensor.name] = weight
             else:
                 del weight
-                weight = dequantised(ctx, shape, setting.adapter.quantization_format)
+                weight = dequantised(ctx, shape)
             _checked = add(tape, weight, delta, "weight with adapter")  # register_parametrization tries it once
             del _checked, weight
             self._deltas[tensor.name] = delta
@@ -87,8 +87,7 @@ class AdaptedExperts:
         ctx.tape.parameter(ctx.parameter(tensor.name, shape))
         if tensor.name in self._plain:
             return self._plain[tensor.name]
-        assert ctx.setting.adapter is not None  # noqa: S101 - as above
-        weight, delta = dequantised(ctx, shape, ctx.setting.adapter.quantization_format), self._deltas.get(tensor.name)
+        weight, delta = dequantised(ctx, shape), self._deltas.get(tensor.name)
         return weight if delta is None else add(ctx.tape, weight, delta, "weight with adapter")
 
 
@@ -108,10 +107,11 @@ def refuse_experts(job: TrainingJob) -> None:
     """
     architecture, layout = job.architecture, job.layout
     blocks = architecture.blocks if isinstance(architecture, Architecture) else ()
+    base = job.base_format.name if job.base_format is not None else ""
     mixtures = [block for block, _ in blocks if isinstance(block.mlp, Moe)]
     cases = (
-        (job.method == "full" or not job.base_format, "without a quantised base", "choose method: qlora"),
-        (not job.base_format.startswith(("nf4", "fp4", "int8")), f"in {job.base_format}", "load the base in four bits"),
+        (job.method == "full" or not base, "without a quantised base", "choose method: qlora"),
+        (job.base_format not in BITSANDBYTES, f"in {base}", "load the base in four bits"),
         (layout.expert > 1 or layout.tensor > 1, "on several ranks", "leave the degree out"),
         (any(isinstance(b.mlp, DenseDispatchMoe) for b in mixtures), "that all tokens pass", "leave it out"),
         (

@@ -50,7 +50,7 @@ def _dequantized(architecture: Architecture, setting: Setting) -> int:
     It is in 16 bits; its quantisation constants, one per block, are in fp32.
     """
     adapter = setting.adapter
-    if adapter is None or not adapter.quantized:
+    if adapter is None or adapter.base_format is None:
         return 0
     largest = 0
     for block, _ in architecture.blocks:

@@ -311,7 +311,7 @@ def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
     if framework is None or mode == "full":
         if framework is not None:
             yield from _more_recompute(framework, job)
-        if job.base_format == "int8" and not job.checkpointing.reentrant:
+        if job.base_format is not None and job.base_format.name == "int8" and not job.checkpointing.reentrant:
             title = "checkpoint with use_reentrant, without a graph that holds the inputs of int8 products"
             yield CandidateChange("reentrant", title, {"training.activation_checkpointing.reentrant": True})
         return
@@ -382,9 +382,6 @@ def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
         yield CandidateChange("offload-parameters", title, change, numerics=EQUIVALENT)
 
 
-FOUR_BITS = ("nf4", "fp4")
-
-
 def base_stated(context: RuleContext) -> bool:
     """Say whether the plan says what its frozen base is held in."""
     training = context.plan.training
@@ -400,9 +397,9 @@ def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
         yield CandidateChange(
             "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
         )
-    if job.method != "full" and job.base_format[:3] not in FOUR_BITS and base_stated(context):
-        if FOUR_BITS[0] in framework.adapters.bases:
-            change: dict[str, object] = {"training.base": FOUR_BITS[0]}
+    if job.method != "full" and not job.has_four_bit_base and base_stated(context):
+        if "nf4" in framework.adapters.bases:
+            change: dict[str, object] = {"training.base": "nf4"}
             yield CandidateChange("method", "hold the base in 4 bits", change, cost=METHOD, numerics=OTHER)
     elif not job.base_format and "qlora" in framework.methods:
         title = "train LoRA adapters over a 4-bit base"

@@ -20,7 +20,7 @@ LAYER = RANK * (H + Q + 2 * K + Q + H + H + 2 * F + F + H)
 
 def adapted(targets: tuple[str, ...] = EVERY, *, dropout: float = 0.0, **changes: object) -> Setting:
     """A frozen layer with adapters."""
-    adapter = Adapter(RANK, targets, "bf16", quantized=False, dropout=dropout)
+    adapter = Adapter(RANK, targets, "bf16", dropout=dropout)
     return setting(H, sequence=TOKENS, adapter=adapter, trained=False, **changes)
 
 

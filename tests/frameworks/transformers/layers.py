@@ -37,7 +37,7 @@ def curve_of(
     architecture = read_architecture(config)
     block = architecture.layers()[layer]
     if lora:
-        setting = {"trained": False, "adapter": Adapter(lora, "all-linear", "fp32", False), **setting}
+        setting = {"trained": False, "adapter": Adapter(lora, "all-linear", "fp32"), **setting}
     setting = {"style": TRANSFORMERS, "batch": 1, "sequence": tokens, **setting}
     s = Setting(hidden=architecture.hidden_size, **setting)
     rows = s.batch * s.sequence
