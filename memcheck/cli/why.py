@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from memcheck.why.run import answer
 
 EXPLAINED, NOT_EXPLAINED = 0, 1
 FORMATS = ("full", "json", "html")
+SOURCES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".slurm", ".sbatch")  # a plan, a config or a script
 HELP = "memcheck why job.out; or paste the message: memcheck why - and Ctrl-D; or: cat job.out | memcheck why"
 
 
@@ -56,7 +58,8 @@ def command(**given: Any) -> int:
     """Say why a run ended: out of GPU memory, out of host memory, or neither; which tensor, and what helps.
 
     Takes a job's whole log, an error message, or a memory snapshot of PyTorch: as files, as text, or from stdin.
-    No plan is needed. With --plan, the answer names the number of the plan that explains the failure.
+    No plan is needed. With --plan, or a plan, config or script named with the log, the answer names the number of the
+    plan that explains the failure.
 
     Exit code 0 if a lack of memory is explained. Exit code 1 if nothing is explained, or memory was not the reason.
     """
@@ -66,11 +69,12 @@ def command(**given: Any) -> int:
         if sys.stdin is None or is_terminal(sys.stdin):
             raise UsageError("nothing to read: name a log, a memory snapshot, or an error message", HELP)
         evidence = ("-",)
+    evidence, plan = _plan_apart(evidence, options.plan)
 
     found = answer(
         evidence,
         stdin=_stdin,
-        plan=options.plan,
+        plan=plan,
         document=options.document,
         model=options.model,
         settings={**_hardware(options), **dict(options.settings)},
@@ -84,6 +88,17 @@ def command(**given: Any) -> int:
     else:
         write_stdout(render_text(found, screen_of(sys.stdout, options.color)))
     return EXPLAINED if found.is_explained else NOT_EXPLAINED
+
+
+def _plan_apart(evidence: tuple[str, ...], plan: str | None) -> tuple[tuple[str, ...], str | None]:
+    """The logs of the evidence, and the plan: a file named like a plan or a script, where ``--plan`` names none."""
+    sources = [each for each in evidence if each.lower().endswith(SOURCES) and Path(each).is_file()]
+    logs = tuple(each for each in evidence if each not in sources)
+    if not sources:
+        return evidence, plan
+    if plan is not None or not logs or len(sources) > 1:
+        raise UsageError(f"{sources[0]} is a plan or a script, and no log", f"memcheck why LOG --plan {sources[0]}")
+    return logs, sources[0]
 
 
 def _hardware(options: WhyOptions) -> dict[str, object]:

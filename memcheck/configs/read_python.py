@@ -401,7 +401,12 @@ def _machine_of(draft: Draft, seen: PythonValue | None, world: int | None) -> No
     if seen is not None and plain(seen) in ("", "-1", -1):
         draft.problems.append(ConfigProblem(seen.at, "`CUDA_VISIBLE_DEVICES` hides every GPU: the job runs on the CPU"))
     spread = text(draft, "device_map").lower() in ("auto", "balanced", "balanced_low_0", "sequential")
-    if spread and world is not None and world > 1:
+    launched = draft.settings.get(PLACES)
+    if spread and launched is not None and launched.value != 1:
+        # accelerate, Accelerator.prepare_model: an error unless the map has one device.
+        message = "accelerate refuses several processes for a model that `device_map` spreads over the GPUs"
+        draft.refuse("device_map", message, "leave `device_map` out, or start it with `python`")
+    elif spread and world is not None and world > 1:
         message = (
             f"`device_map` spreads the layers over the {world} GPUs of one process, which has no memory model here"
         )

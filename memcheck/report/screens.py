@@ -109,12 +109,16 @@ def host_gauge(plan: PlanResult) -> Gauge | None:
 
 
 def help_of_remedies(plan: PlanResult, finding: Finding) -> str:
-    """What writes a remedy into the file, and where there are more of them."""
+    """What writes a remedy into the file, where there are more of them, and the rule's own way out.
+
+    The first line of the finding's help is the gain of the first remedy, which the table shows.
+    """
+    _, *own = finding.help.split("\n")
     search = "`memcheck suggest` finds more"
     chosen = plan.written_by_unsafe_fixes(finding)
-    if chosen is None:
-        return search
-    return f"`--fix --unsafe-fixes` writes remedy {finding.remedies.index(chosen) + 1}; {search}"
+    if chosen is not None:
+        search = f"`--fix --unsafe-fixes` writes remedy {finding.remedies.index(chosen) + 1}; {search}"
+    return "\n".join((search, *own))
 
 
 def everything(plan: PlanResult, finding: Finding, item: Excerpt, screen: Screen, *, first: bool) -> list[str]:

@@ -9,6 +9,8 @@ with which the whole interval of the need fits. It uses the same engine and roun
 A plan passes with this warning under `unpacked: warn`, and fails under `unpacked: fail`. A plan that does not fit even
 with rows of 64 tokens fails by MEM101 or MEM102. So does one that states its longest row.
 
+The finding lists remedies with which the whole interval fits with rows at their limit.
+
 ## Why it matters
 
 A limit of 4,096 tokens says little about a data set whose longest text has 400: ten times the memory is an answer to

@@ -75,6 +75,8 @@ MOST_TIMES = 64
 """How many times the stated batch is worth trying."""
 LARGE_PART = 0.08
 """Share of the GPU from which memory that others hold is more than what contexts and rounding explain."""
+TOO_MUCH = ("MEM101", "MEM102", "MEM104", "MEM108")
+"""Findings that say that a plan needs too much of a GPU."""
 LATE = ("backward", "optimizer")
 """Phases whose traceback shows that the phases before them were outlived."""
 FRAMES = 3
@@ -183,12 +185,12 @@ class PlanComparison:
         if not causes:
             causes = [_unknown("No single number of the plan explains the figures.", self.message)]
         first = causes[0]
-        on, remedies = None, _remedies(self.result, "MEM101", "MEM102", "MEM104")
+        on, remedies = None, _remedies(self.result, *TOO_MUCH)
         if first.changes:
             on = check_document(
                 changed(self.subject.document, first.changes), Gate(inventory=True, remedies=with_remedies)
             )
-            remedies = _remedies(on, "MEM101", "MEM102", "MEM104")
+            remedies = _remedies(on, *TOO_MUCH)
         remedies = tuple(r for r in remedies if r.needed_bytes <= self.available)
         return Explained(
             plan=self.result,
@@ -205,7 +207,8 @@ class PlanComparison:
         direct = sorted(self._direct(), key=lambda cause: cause.certainty != LIKELY)
         repriced, excluded = self._repriced()
         verdict = self.result.verdict
-        if self.total > self.estimate.capacity_bytes * 1.05:  # another GPU than the plan's: what it gives decides
+        other_gpu = self.total > self.estimate.capacity_bytes * 1.05
+        if other_gpu or self.estimate.longest_row:  # what the GPU of the run gives decides, and rows at their limit
             verdict = verdict_in(self.estimate.needed_interval_bytes, self.total, 1.0)
         outlived = self._outlived()
         if verdict != FITS and outlived is not None:

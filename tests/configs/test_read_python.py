@@ -224,6 +224,10 @@ def test_the_launch_line_is_read_with_the_script_that_it_names(tmp_path: Path, m
     assert found["hardware.gpus_per_node"] == 2
     (problem,) = read(line.replace("--rows-at-once", "--rows"), name="launch.sh").problems
     assert "has no such option" in problem.message
+    (tmp_path / "spread.py").write_text(BASE + MODEL.format(", device_map='auto'") + TUNED.format("model", ""))
+    for processes, refused in (1, False), (2, True):
+        started = read(f"torchrun --nproc_per_node {processes} spread.py\n", name="launch.sh")
+        assert any("accelerate refuses several processes" in each.message for each in started.problems) == refused
     (tmp_path / "jobs").mkdir()
     (tmp_path / "mine.py").rename(tmp_path / "jobs" / "mine.py")
     for start in ("python ", "python ./", f"python {tmp_path}/"):

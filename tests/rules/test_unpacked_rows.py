@@ -12,6 +12,7 @@ from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.report.json import render
 from memcheck.rules.result import PlanResult, Report
+from memcheck.what_if import with_remedies
 
 PLAN = """
 memcheck: 1
@@ -104,6 +105,15 @@ def test_the_policy_decides(policy: str, configured: str | None, status: str) ->
     """The plan's goes before the configuration's; either way the finding is the same."""
     result = judged(policy=policy, gate=Gate(settings=Settings(unpacked=configured)))
     assert (result.status, codes(result)) == (status, ["MEM108"])
+
+
+@pytest.mark.slow
+def test_remedies_fit_at_the_limit() -> None:
+    """Each remedy, computed again, fits whole with rows at their limit; the way without a change stays in the help."""
+    (found,) = [each for each in judged(gate=Gate(remedies=with_remedies)).findings if each.code == "MEM108"]
+    assert found.remedies
+    assert all(each.high_utilization <= 0.95 for each in found.remedies)
+    assert "state the longest row" in found.help.split("\n")[1]
 
 
 @pytest.mark.parametrize(

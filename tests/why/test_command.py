@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
+from memcheck.__main__ import main
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.why.answer import Diagnosis, as_data, headline, render_html, render_text
@@ -233,5 +234,25 @@ def test_the_gpu_of_the_message_is_drafted() -> None:
     )
     data = as_data(why(line + message("7.83 GiB", "34.20 GiB", total="39.38 GiB", own="37.30 GiB")))
     assert {"key": "hardware.gpu", "value": "a100-40gb", "line": 3} in data["drafted"]
+    assert (data["causes"][0]["id"], data["causes"][0]["certainty"]) == ("as-predicted", "likely")
+    assert data["remedies"]
+
+
+def test_a_plan_named_with_the_log_is_the_plan(tmp_path: Path, plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file named like a plan or a script is no log: it is compared with the log, or there is no log to read."""
+    log = tmp_path / "job.out"
+    log.write_text(message("31.31 GiB", "60.00 GiB"), encoding="utf-8")
+    main(["why", str(log), plan])
+    assert "Compared with the plan" in capsys.readouterr().out
+    for words in ([plan], [str(log), plan, "--plan", plan]):
+        assert main(["why", *words]) == 2
+        assert "is a plan or a script, and no log" in capsys.readouterr().err
+
+
+def test_rows_at_their_limit_are_as_predicted(tmp_path: Path) -> None:
+    """A plan that fits only with short rows died at its limit: as predicted, with the changes that fit there."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN.replace("micro_batch_size: 1", "micro_batch_size: 8, sequences: padded"), encoding="utf-8")
+    data = as_data(why(message("31.31 GiB", "60.00 GiB"), plan=str(path)))
     assert (data["causes"][0]["id"], data["causes"][0]["certainty"]) == ("as-predicted", "likely")
     assert data["remedies"]

@@ -23,8 +23,9 @@ REMEMBERED = 64
 """Families of equal plans whose remedies are kept at most."""
 TOO_MUCH = frozenset({"MEM101", "MEM102", "MEM701"})
 FOLLOW = frozenset({STEPS, DATA, GROUP})
-OPEN_BOOT = "MEM702"
-"""The start of a serving engine that depends on a term."""
+ROWS = "MEM108"
+OPEN = frozenset({ROWS, "MEM702"})
+"""A plan whose rows may be too long, and a serving engine whose start depends on a term: as an uncertain plan."""
 CLOSE, UNCERTAIN, HOST = "MEM103", "MEM104", "MEM106"
 
 
@@ -96,7 +97,7 @@ def _family(context: RuleContext) -> tuple[object, ...]:
 
 def question_of(finding: Finding, context: RuleContext) -> str:
     """Return the question that a search answers for a finding; empty where there is none."""
-    question = "MEM101" if finding.code in TOO_MUCH else UNCERTAIN if finding.code == OPEN_BOOT else finding.code
+    question = "MEM101" if finding.code in TOO_MUCH else UNCERTAIN if finding.code in OPEN else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
         return ""
     if question == CLOSE and context.estimate is not None and context.estimate.utilization <= context.warn_above:
@@ -115,7 +116,10 @@ def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple
     remedies, ended_early = found[question]
     if remedies:
         gain = _gain(remedies[0], context, question)
-        return _with(finding, remedies, f"{gain}; {FURTHER}" if ended_early else gain, context)
+        help = f"{gain}; {FURTHER}" if ended_early else gain
+        if finding.code == ROWS:  # it stays at the limit, and its other way out changes no memory: the longest row
+            return finding._replace(remedies=remedies, help=f"{help}\n{finding.help}")
+        return _with(finding, remedies, help, context)
     if question != "MEM101":
         return finding._replace(help=FURTHER) if ended_early and not finding.help else finding
     help = "no change that is quickly found makes it fit; `memcheck suggest` searches every layout of this hardware"
