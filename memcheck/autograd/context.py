@@ -33,17 +33,18 @@ class Style(Record):
     """The framework's folder in ``memcheck.frameworks``; ``layers.py`` and ``states.py`` in it describe the framework's
     modules.
     """
-    layout: str
+    activation_layout: str
     """How activations lie: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
     ``sequence-first``, ``packed`` ([tokens, hidden]: softmax attention keeps nothing of a sequence by itself)."""
     source: str
     """What its forward passes were read from, as formulas name it."""
-    dtensor: bool = False
+    uses_dtensor: bool = False
     """Tensor parallelism makes DTensors, a subclass; else shards are plain tensors."""
-    modeling_files: bool = False
-    """The code is transformers' modeling files. The model makes attention masks once and hands them to its layers. Its
-    forward has a variable for the embedded rows (``inputs_embeds``). With a chunked loss it returns hidden states, and
-    the head runs after it. A tensor-parallel rank's embedding gradient has the whole table, as RowwiseParallel's has.
+    runs_transformers_modules: bool = False
+    """The framework runs the classes of transformers' modeling files, not modules of its own. Then the model makes
+    attention masks once and hands them to its layers. Its forward has a variable for the embedded rows
+    (``inputs_embeds``). With a chunked loss it returns hidden states, and the head runs after it. A tensor-parallel
+    rank's embedding gradient has the whole table, as RowwiseParallel's has.
     """
     offload_buffers: int = 0
     """Inputs of checkpointed layers that stay on the GPU as buffers where checkpoints are offloaded to the host."""
@@ -195,7 +196,7 @@ class Setting(Record):
     """
     compiled: bool = False
     """torch.compile runs each block as a graph of its own."""
-    ssm: str = "fused"
+    recurrent_kernels: str = "fused"
     """Kernels of recurrent (state-space) layers: ``fused``, or ``fallback``, the code in plain PyTorch."""
     liger: Patched | None = None
     """Which of a block's modules are Liger's; None: none."""
@@ -246,7 +247,7 @@ class Setting(Record):
     @property
     def uses_dtensor(self) -> bool:
         """Whether weights and activations are DTensors."""
-        return self.tensor_parallel > 1 and self.style.dtensor
+        return self.tensor_parallel > 1 and self.style.uses_dtensor
 
     def for_later_micro_batches(self) -> Setting:
         """Return the setting of every micro-batch after the first, whose gradients are added to existing ones.

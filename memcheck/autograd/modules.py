@@ -375,7 +375,7 @@ def _reduce_scatter(ctx: Context, x: Value | Storage, shard_shape: tuple[int, ..
     torch/distributed/_functional_collectives.py, reduce_scatter_tensor (``torch.cat(torch.chunk(...))``).
     """
     tape = ctx.tape
-    copied = tape.new(x.shape, x.dtype, "cat chunks") if ctx.setting.style.layout == "batch-first" else None
+    copied = tape.new(x.shape, x.dtype, "cat chunks") if ctx.setting.style.activation_layout == "batch-first" else None
     out = tape.output("reduce-scatter", shard_shape, x.dtype, label)
     del copied
     return out
@@ -383,4 +383,4 @@ def _reduce_scatter(ctx: Context, x: Value | Storage, shard_shape: tuple[int, ..
 
 def _cat_after_gather(ctx: Context) -> bool:
     """Whether all_gather_tensor along dim 1 copies the chunks into one tensor: unless the dimensions before are 1."""
-    return ctx.setting.style.layout == "batch-first" and ctx.setting.batch > 1
+    return ctx.setting.style.activation_layout == "batch-first" and ctx.setting.batch > 1

@@ -133,15 +133,21 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     tower_config = outer.section(key)
     found = _tower(outer.model_type)(tower_config, TowerContext(outer, language))
     vision = found if isinstance(found, Vision) else None
-    if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
-        outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
+    if (
+        vision is not None
+        and vision.rows_per_tile
+        and not (vision.tokens_per_tile or vision.tokens_per_picture or vision.text_layers_that_read_images)
+    ):
+        outer.fail(
+            key, f"a tile of {vision.rows_per_tile} patches makes no image token", "check how many patches become one"
+        )
     _check_leftovers(outer, text if prefix else {}, strict=strict, written=written)
     # Gemma 4's larger sizes say this, and mean their sliding layers
     pictures_see_themselves = text.get("use_bidirectional_attention") == "vision"
     return _inside_class(language, outer.model_type, vision, windows_see_pictures=pictures_see_themselves)._replace(
         modalities=Modalities(
-            vision=vision._replace(others=()) if vision is not None else None,
-            others=found.others,
+            vision=vision._replace(other_towers=()) if vision is not None else None,
+            other_towers=found.other_towers,
             embedders=() if isinstance(found, Vision) else found.embedders,
         ),
         notes=language.notes + tuple(outer.notes) + tuple(tower_config.notes),
@@ -185,8 +191,8 @@ def _inside_class(
     ``vision``: its tower; None for a model that hears. ``windows_see_pictures``: tokens of a picture see each other in
     layers with a window.
     """
-    if vision is not None and vision.crosses:
-        language = with_pictures(language, vision.crosses)
+    if vision is not None and vision.text_layers_that_read_images:
+        language = with_pictures(language, vision.text_layers_that_read_images)
     if model_type in LABEL_COPYING:
         language = Qwen2AudioModel(*language)._replace(logit_casts=LogitCasts(in_model=False, in_loss=False))
     path = TEXT if model_type in TEXT_MODEL_PATHS else BARE if model_type in TOWER_IN_TEXT_MODEL else LANGUAGE

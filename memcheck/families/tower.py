@@ -42,9 +42,9 @@ class TowerForward(Record):
     """
     project: Callable[[Context, Vision, Value], Value]
     """Image tokens of the last layer's rows. Tensors that the model's variables hold go to ``ctx.extra_outputs``."""
-    between: Callable[[Context, Vision, Value], Value] = _as_they_are
+    middle: Callable[[Context, Vision, Value], Value] = _as_they_are
     """What runs between the first kind of layers and the second (Llama 3.2 Vision, MiniCPM-V)."""
-    merged: Callable[[Context, Vision, tuple[ParameterTensor, ...], Value], Value] = _unmerged
+    early_tokens: Callable[[Context, Vision, tuple[ParameterTensor, ...], Value], Value] = _unmerged
     """Image tokens of rows that an earlier layer made, by a merger of those tensors (Qwen3-VL)."""
     loops: bool = False
     """The tower's own forward loops over the layers with one variable for the rows. Other towers have an encoder."""

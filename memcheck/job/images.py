@@ -34,7 +34,9 @@ def has_outputs(vision: Vision, framework: Framework) -> bool:
     """Say whether the class has such an output since then: transformers' own, but for those that have none of their own
     (Phi-4), whose language model has a head inside (C-RADIO), or that read pictures by cross attention.
     """
-    return framework.style.modeling_files and not (vision.placement == "put" or vision.crosses or vision.to_loss)
+    return framework.style.runs_transformers_modules and not (
+        vision.placement == "put" or vision.text_layers_that_read_images or vision.outputs_live_until_loss
+    )
 
 
 def gives(version: str | None) -> bool:
@@ -144,16 +146,18 @@ def filling(vision: Vision, sequence: int) -> Images:
 
     The vision tower cannot get more patch rows than theirs.
     """
-    if vision.crosses:  # pictures take no place in the sequence: one of them
-        return Images(pictures=1, patches=vision.tile, tokens=1)
-    if vision.resampled:  # every picture becomes the same number of tokens
-        pictures = ceil_div(sequence, vision.resampled)
-        tokens = min(sequence, pictures * vision.resampled)
-        return Images(pictures=pictures, patches=pictures * vision.side, tokens=tokens)
-    if vision.tile:  # pictures are cut into tiles of equal size
-        tiles = ceil_div(sequence, vision.tile_tokens)
-        return Images(pictures=tiles, patches=tiles * vision.tile, tokens=min(sequence, tiles * vision.tile_tokens))
-    return Images(pictures=1, patches=sequence * vision.merge, tokens=sequence)  # one picture of any size
+    if vision.text_layers_that_read_images:  # pictures take no place in the sequence: one of them
+        return Images(pictures=1, patches=vision.rows_per_tile, tokens=1)
+    if vision.tokens_per_picture:  # every picture becomes the same number of tokens
+        pictures = ceil_div(sequence, vision.tokens_per_picture)
+        tokens = min(sequence, pictures * vision.tokens_per_picture)
+        return Images(pictures=pictures, patches=pictures * vision.largest_picture, tokens=tokens)
+    if vision.rows_per_tile:  # pictures are cut into tiles of equal size
+        tiles = ceil_div(sequence, vision.tokens_per_tile)
+        return Images(
+            pictures=tiles, patches=tiles * vision.rows_per_tile, tokens=min(sequence, tiles * vision.tokens_per_tile)
+        )
+    return Images(pictures=1, patches=sequence * vision.patches_per_token, tokens=sequence)  # one picture of any size
 
 
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
@@ -178,7 +182,7 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         return None
     if stated.patches is not None and stated.tokens is not None:
         images = _stated(training, vision, stated.patches, stated.tokens, defaults)
-        return images if vision.crosses else _fitting(training, vision, images, defaults)
+        return images if vision.text_layers_that_read_images else _fitting(training, vision, images, defaults)
     per_sample = defaults.stated_or("training.images.per_sample", _number(stated), 1)
     if per_sample == 0:
         images = NONE
@@ -215,7 +219,7 @@ def _fills(stated: plan_types.ImagesSpec, vision: Vision, defaults: Defaults) ->
     """Check ``images: {per_sample: fill}``: the plan asks for the most pictures that a sequence can hold."""
     if stated != plan_types.ImagesSpec(per_sample=FILL):
         _fail("`per_sample: fill` takes pictures of any size", "write `images: {per_sample: fill}`, or count them")
-    if vision.crosses:
+    if vision.text_layers_that_read_images:
         defaults.note("training.images", "one picture a sample", "sequence_length does not bound their number")
         return
     defaults.note("training.images", "sequence_length image tokens a sample", "the most that a sequence holds")
@@ -234,12 +238,12 @@ def _stated(
     if stated.per_sample not in (None, per_sample):
         _fail(f"patches of {per_sample} pictures, and per_sample is {stated.per_sample}", "remove per_sample")
     patches = rows if isinstance(rows, int) else sum(rows)
-    if vision.crosses:
+    if vision.text_layers_that_read_images:
         return _padded(training, vision, per_sample, patches, tokens)
     images = _counted(vision, per_sample, patches, tokens)
-    if len(set(sizes)) > 1 and not (vision.tile or vision.resampled or vision.budgets):
+    if len(set(sizes)) > 1 and not (vision.rows_per_tile or vision.tokens_per_picture or vision.token_budgets):
         return images._replace(sizes=sizes)
-    if per_sample > 1 and not vision.tile and not sizes:
+    if per_sample > 1 and not vision.rows_per_tile and not sizes:
         patches_per_picture = ceil_div(patches, per_sample)
         why = "pictures of a sample are taken to be alike: eager attention keeps more of unequal ones (list each)"
         defaults.note("training.images.patches", f"{patches_per_picture} a picture", why)
@@ -290,12 +294,12 @@ def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, 
     ``patches``, ``tokens``: as stated for ``per_sample`` images. Padded tiles cost as much as others. Numbers that are
     too large for one sample may be those of all samples of the micro-batch.
     """
-    padded = per_sample * vision.tile
+    padded = per_sample * vision.rows_per_tile
     samples = training.micro_batch_size or 1
     if patches > padded * samples:
         _fail(
             f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
-            f"a picture has {vision.tile:,} at most; `per_sample` says how many a sample has",
+            f"a picture has {vision.rows_per_tile:,} at most; `per_sample` says how many a sample has",
         )
     if not patches:
         return Images(pictures=0, patches=0, tokens=tokens)
@@ -310,26 +314,28 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
     Raises:
         ResolutionError: the processor cannot make that many patches.
     """
-    if vision.resampled:  # a picture that is split counts as several
-        return Images(pictures=max(per_sample, tokens // vision.resampled), patches=patches, tokens=tokens)
-    if vision.budgets:
+    if vision.tokens_per_picture:  # a picture that is split counts as several
+        return Images(pictures=max(per_sample, tokens // vision.tokens_per_picture), patches=patches, tokens=tokens)
+    if vision.token_budgets:
         patches_per_picture = ceil_div(patches, max(1, per_sample))
-        needed = max(patches_per_picture, vision.tile)
-        padded_sizes = [budget * vision.merge for budget in vision.budgets]  # to which the processor pads a picture
+        needed = max(patches_per_picture, vision.rows_per_tile)
+        padded_sizes = [
+            budget * vision.patches_per_token for budget in vision.token_budgets
+        ]  # to which the processor pads a picture
         rows = next((size for size in padded_sizes if size >= needed), None)
         if rows is None:
             _fail(
                 f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
-                f"a picture has {vision.budgets[-1] * vision.merge:,} at most",
+                f"a picture has {vision.token_budgets[-1] * vision.patches_per_token:,} at most",
             )
         return Images(per_sample, per_sample * rows, tokens)
-    if vision.tile:
-        if patches % vision.tile:
+    if vision.rows_per_tile:
+        if patches % vision.rows_per_tile:
             _fail(
-                f"{patches:,} patches are no multiple of the {vision.tile:,} of a tile",
+                f"{patches:,} patches are no multiple of the {vision.rows_per_tile:,} of a tile",
                 "count the rows of every tile, its class token included",
             )
-        return Images(patches // vision.tile, patches, tokens)
+        return Images(patches // vision.rows_per_tile, patches, tokens)
     return Images(per_sample, patches, tokens)
 
 
@@ -340,14 +346,18 @@ def _fitting(training: plan_types.TrainingSpec, vision: Vision, images: Images, 
     its samples, and the division is noted as an assumption.
     """
     sequence, samples = training.longest_row or training.sequence_length, training.micro_batch_size or 1
-    if sequence is None or vision.crosses or images.tokens + vision.separators * images.pictures < sequence:
+    if (
+        sequence is None
+        or vision.text_layers_that_read_images
+        or images.tokens + vision.separator_tokens * images.pictures < sequence
+    ):
         return images
     share = Images(
         ceil_div(images.pictures, samples), ceil_div(images.patches, samples), ceil_div(images.tokens, samples)
     )
     stated = training.images
     if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens < sequence:
-        if isinstance(stated.per_sample, int) and not vision.tile:
+        if isinstance(stated.per_sample, int) and not vision.rows_per_tile:
             share = share._replace(pictures=stated.per_sample)
         why = f"{images.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
         defaults.note("training.images.tokens", share.tokens, why)

@@ -234,8 +234,8 @@ FORMS = parts(
     Mlp="fused_gate_up inline adaptable",
     Moe="routing adaptable",
     Routing="input_fp32 scores_fp32 normalised groups",
-    Block="dropout_place variables",
-    LayerVariables="norm output mlp_input",
+    Block="dropout_place lives_to_forward_end",
+    LayerVariables="input_norm_output mixer_output mlp_input",
     PositionTable="positions",
     Norm="name",
 ) | {

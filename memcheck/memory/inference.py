@@ -113,7 +113,7 @@ def _require_served(architecture: Architecture) -> None:
     if any(_has_compressed_cache(block) for block, _ in architecture.blocks):
         message = "DeepSeek V4, whose cache has compressed keys and those of its window"
         raise UnsupportedError(f"memcheck has no model of serving {message}", train_only, "/model")
-    if architecture.vision is not None and architecture.vision.crosses:
+    if architecture.vision is not None and architecture.vision.text_layers_that_read_images:
         message = "a model whose layers read pictures by cross attention"
         raise UnsupportedError(f"memcheck has no model of serving {message}", language_alone, "/model")
     if architecture.vision is None and any(tower.part in ("vision", "audio") for tower in architecture.others):
@@ -225,7 +225,7 @@ def profile_run(job: InferenceJob, architecture: Architecture) -> Transients:
     vision = architecture.vision
     loads_tower = job.engine is None or job.engine.pictures
     tower = 0
-    if vision is not None and not vision.crosses and loads_tower:
+    if vision is not None and not vision.text_layers_that_read_images and loads_tower:
         tower = _tower_working_set(job, vision, inventory=False).peak
     return Transients(layer=_working_set(job, architecture, blocks, inventory=False).peak, tower=tower)
 

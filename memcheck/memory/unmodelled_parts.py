@@ -36,7 +36,7 @@ def refuse_parts(job: TrainingJob, architecture: Architecture) -> None:
             "/training/freeze",
         )
     if architecture.vision is not None:
-        _refuse_with_vision(job, architecture, crosses=bool(architecture.vision.crosses))
+        _refuse_with_vision(job, architecture, crosses=bool(architecture.vision.text_layers_that_read_images))
     elif architecture.encoder is not None:
         _refuse_with_encoder(job, architecture.encoder)
         if architecture.encoder.words:

@@ -41,7 +41,7 @@ def linear_layers(architecture: Architecture) -> Iterator[Linear]:
     """Yield every linear layer of the model with its module path: the language model's first, then the towers'."""
     index = 0
     layers, head = architecture.paths.layers, architecture.paths.head
-    if architecture.vision is not None and architecture.vision.bare:
+    if architecture.vision is not None and architecture.vision.without_model_prefix:
         layers, head = "language_model.model.layers", "language_model.lm_head"
     for block, times in architecture.blocks:
         names = [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]
@@ -71,20 +71,20 @@ def linear_layers(architecture: Architecture) -> Iterator[Linear]:
 
 def _of_tower(vision: Vision) -> Iterator[Linear]:
     """Yield the linear layers of the vision tower and its projector, with the module path of each."""
-    model_root = "" if vision.bare else "model."
+    model_root = "" if vision.without_model_prefix else "model."
     root = f"{model_root}{vision.path}." if vision.path else model_root
     index = 0
-    for block, times in (*vision.blocks, *vision.idle):
+    for block, times in (*vision.blocks, *vision.idle_blocks):
         for _ in range(times):
             for name in _names(block):
                 yield Linear("vision", name, f"{root}{vision.layers}.{index}.{name}")
             index += 1
-    for tensor in (*vision.stem, *vision.between_tensors, *vision.closing, *vision.unused):
+    for tensor in (*vision.stem_tensors, *vision.middle_tensors, *vision.closing_tensors, *vision.unused_tensors):
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)
     projector_module = vision.projector_path.rpartition(".")[2]
-    for tensor in vision.projector:
+    for tensor in vision.projector_tensors:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             path = model_root + name

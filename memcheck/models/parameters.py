@@ -80,9 +80,12 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
     runs: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
     vision = architecture.vision
     if vision is not None:
-        runs.append((vision.stem + vision.between_tensors, 1, "vision"))
-        runs += [(block_tensors(block), times, "vision") for block, times in (*vision.blocks, *vision.idle)]
-        runs += [(vision.closing + vision.unused, 1, "vision"), (vision.projector, 1, "projector")]
+        runs.append((vision.stem_tensors + vision.middle_tensors, 1, "vision"))
+        runs += [(block_tensors(block), times, "vision") for block, times in (*vision.blocks, *vision.idle_blocks)]
+        runs += [
+            (vision.closing_tensors + vision.unused_tensors, 1, "vision"),
+            (vision.projector_tensors, 1, "projector"),
+        ]
     for tower in architecture.others:
         runs += [(block_tensors(block), times, tower.part) for block, times in tower.blocks]
         runs.append((tower.tensors, 1, tower.part))

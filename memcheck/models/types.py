@@ -95,10 +95,10 @@ class CrossAttention(Record):
 class LayerVariables(Record):
     """Which results have a variable of their own to the end of the layer's forward, and so live until then."""
 
-    norm: bool
-    """What the first norm returns (StableLM, Falcon)."""
-    output: bool
-    """What attention returns, scaled if it is (GPT-2, MPT)."""
+    input_norm_output: bool
+    """What ``input_norm`` returns (StableLM, Falcon)."""
+    mixer_output: bool
+    """What attention returns, after its multiplication by ``branch_scale`` if there is one (GPT-2, MPT)."""
     mlp_input: bool
     """What the feed-forward network reads (GPT-2, BLOOM, MPT)."""
 
@@ -157,8 +157,8 @@ class Block(Record):
     """What multiplies each branch before the residual sum: ``constant`` (Granite, MiniMax) | ``vector`` (InternViT:
     learned, in ``extra_tensors``) | ``tanh`` (Llama 3.2 Vision: tanh of one learned number per branch); empty: nothing.
     """
-    variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
-    """Which results have a variable to the end of the layer's forward."""
+    lives_to_forward_end: LayerVariables = LayerVariables(input_norm_output=False, mixer_output=False, mlp_input=False)
+    """Which results live to the end of the layer's forward, because a variable of their own refers to them."""
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -234,7 +234,7 @@ class Modalities(Record):
 
     vision: Vision | None
     """The tower whose rows become image tokens; None: text alone."""
-    others: tuple[OtherTower, ...]
+    other_towers: tuple[OtherTower, ...]
     """Towers that hold weights and do not run."""
     embedders: tuple[Embedder, ...]
     """Tables of other tokens than words, which every token goes through."""
@@ -369,7 +369,7 @@ class Architecture(Record):
     @property
     def others(self) -> tuple[OtherTower, ...]:
         """Towers that hold weights and do not run."""
-        return self.modalities.others
+        return self.modalities.other_towers
 
     @property
     def embedders(self) -> tuple[Embedder, ...]:

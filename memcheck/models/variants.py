@@ -24,7 +24,7 @@ def without_pictures(architecture: Architecture) -> Architecture:
         return architecture
     text_layers = tuple((block, times) for block, times in architecture.blocks if not reads_pictures(block))
     idle_tower = OtherTower(part=PART, blocks=cross_layers, tensors=())
-    modalities = architecture.modalities._replace(others=(*architecture.others, idle_tower))
+    modalities = architecture.modalities._replace(other_towers=(*architecture.others, idle_tower))
     return architecture._replace(blocks=text_layers, modalities=modalities)
 
 
@@ -44,7 +44,7 @@ def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Archit
     all_layers = [next(cross_layer) if i in layers else next(text_layer) for i in range(num_layers)]
     blocks = tuple((block, len(list(equal_layers))) for block, equal_layers in groupby(all_layers))
     others = tuple(tower for tower in architecture.others if tower.part != PART)
-    return architecture._replace(blocks=blocks, modalities=architecture.modalities._replace(others=others))
+    return architecture._replace(blocks=blocks, modalities=architecture.modalities._replace(other_towers=others))
 
 
 @lru_cache(maxsize=64)
@@ -91,7 +91,7 @@ def maskable(architecture: Architecture) -> bool:
     """
     if architecture.encoder is not None:
         return architecture.encoder.rotary_dim == 0
-    if architecture.vision is not None and architecture.vision.crosses:
+    if architecture.vision is not None and architecture.vision.text_layers_that_read_images:
         return False
     if architecture.vision is None and any(tower.part != "language" for tower in architecture.others):
         return False

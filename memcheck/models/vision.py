@@ -71,7 +71,7 @@ class Embedder(Record):
 class IdleTowers(Record):
     """Towers that have no memory model of their run: they are idle, in steps of text alone."""
 
-    others: tuple[OtherTower, ...]
+    other_towers: tuple[OtherTower, ...]
     embedders: tuple[Embedder, ...] = ()
 
 
@@ -112,95 +112,101 @@ class Vision(Record):
     """Elements of one of the tower's rows."""
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal layers that run with a graph, in order."""
-    channels: int
-    """Numbers of one patch in ``pixel_values``, which arrive in fp32."""
-    merge: int
+    values_per_patch: int
+    """Elements of one patch in ``pixel_values``: its pixels times colours, and frames of a clip."""
+    patches_per_token: int
     """Patches that become one image token."""
-    outputs: int
+    token_width: int
     """Width of an image token: the language model's."""
-    stem: tuple[ParameterTensor, ...]
+    stem_tensors: tuple[ParameterTensor, ...]
     """Patch embedding, positions, and what else runs before the layers."""
-    projector: tuple[ParameterTensor, ...]
+    projector_tensors: tuple[ParameterTensor, ...]
     """Parameters of what makes image tokens of the tower's rows."""
-    hooked: bool
-    """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
-    frozen tower part of the graph."""
-    cross: CrossReading | None = None
+    embedding_can_be_hooked: bool
+    """Whether ``enable_input_require_grads`` finds the patch embedding (``_input_embed_layer``). Its hook makes the
+    output require a gradient, so that a checkpointed tower is part of the graph even if it is frozen."""
+    cross_attention: CrossReading | None = None
     """How layers of cross attention read the image tokens; None: these take places among those of the text."""
-    between: Between | None = None
-    gathered: tuple[int, ...] = ()
+    middle: Between | None = None
+    """What runs between the first kind of layers and the second; None: the layers are of one kind."""
+    feature_layers: tuple[int, ...] = ()
     """Layers whose rows the projector reads in addition to those of the last."""
-    narrow: bool = False
+    residual_in_autocast_dtype: bool = False
     """Under autocast its residual stream is in autocast's dtype: nothing in fp32 joins the patches (Qwen)."""
-    closing: tuple[ParameterTensor, ...] = ()
+    closing_tensors: tuple[ParameterTensor, ...] = ()
     """What runs after the layers and belongs to the tower: a last norm."""
-    idle: tuple[tuple[Block, int], ...] = ()
+    idle_blocks: tuple[tuple[Block, int], ...] = ()
     """Layers after the features that are read: they run, and get no gradient. Their graph is in the tower's output."""
-    unused: tuple[ParameterTensor, ...] = ()
+    unused_tensors: tuple[ParameterTensor, ...] = ()
     """Tensors that the forward pass of a picture never meets."""
     perceiver: Perceiver | None = None
     """What makes image tokens of the projected rows, where they are not these rows."""
-    resampled: int = 0
-    """Image tokens that are made of every picture, whatever its rows; 0 = as many as ``merge`` says."""
-    tile: int = 0
+    tokens_per_picture: int = 0
+    """Image tokens that a resampler makes of every picture, whatever its rows; 0: one of ``patches_per_token`` rows."""
+    rows_per_tile: int = 0
     """Rows of a tile, class token included; 0 = pictures have as many as their size gives."""
-    tile_tokens: int = 0
+    tokens_per_tile: int = 0
     """Image tokens of a tile, at most."""
-    budgets: tuple[int, ...] = ()
+    token_budgets: tuple[int, ...] = ()
     """Image tokens to which processors pad a picture: it has rows of all of them, and image tokens of its own
     (Gemma 4).
     """
-    position_bytes: int = 0
-    """Bytes of position ids for each row, in addition to ``pixel_values``."""
-    cast: bool = True
-    """The model casts ``pixel_values`` to its own dtype; one that does not is given them in it."""
+    position_bytes_per_patch: int = 0
+    """Bytes of position ids that a batch has for each patch, in addition to ``pixel_values``."""
+    pixels_arrive_in_fp32: bool = True
+    """Pixels reach the model in fp32, and the model casts them. False: they arrive in the dtype of its parameters."""
     buffers: tuple[Buffers, ...] = ()
-    others: tuple[OtherTower, ...] = ()
-    """Other towers in the same configuration."""
-    classes: int = 0
+    """The tower's buffers, such as tables of sines."""
+    other_towers: tuple[OtherTower, ...] = ()
+    """Other towers in the same configuration, which hold weights and do not run."""
+    class_tokens_per_tile: int = 0
     """Class tokens among the rows of a tile."""
-    gives_out: bool = True
-    """The model's output carries the image tokens (``image_hidden_states``), as long as the training loop has it."""
+    returns_image_tokens: bool = True
+    """The model's output has the image tokens (``image_hidden_states``): they live as long as the loop refers to it."""
     placement: str = "scatter"
     """How image tokens come to their places: ``scatter`` (``masked_scatter``) | ``put`` (``index_put``; no variable of
     the model's forward refers to them or to the tower's output while the language model runs: Phi-4) | ``added`` to
     what was looked up there, where every layer's rows live until the projector has run (Molmo 2).
     """
-    to_loss: bool = False
+    outputs_live_until_loss: bool = False
     """The language model inside has a head of its own: the tower's outputs live until the loss is computed."""
-    mask_bytes: int = 0
-    """Bytes of a padding mask for each pixel, in addition to ``pixel_values``."""
-    deepstack: tuple[int, ...] = ()
+    mask_bytes_per_pixel: int = 0
+    """Bytes of the padding mask that a batch has for each pixel, in addition to ``pixel_values``."""
+    deepstack_layers: tuple[int, ...] = ()
     """Layers whose rows have mergers of their own, whose image tokens are added after the first layers of text."""
-    side: int = 0
-    """Pixels of the longest side that the released checkpoint's processor leaves."""
-    patch: int = 0
+    largest_picture: int = 0
+    """What the released checkpoint's processor leaves of a large picture: pixels of its longest side; where a resampler
+    follows (Aria, Idefics 2), patches of the whole picture."""
+    patch_side: int = 0
     """Pixels of a patch's side."""
     processor: str = ""
     """``module:function`` in :mod:`memcheck.families.towers`; empty: nothing is known of the image processor."""
-    separators: int = 0
+    separator_tokens: int = 0
     """Tokens that the processor puts around the tokens of a picture, at least."""
     heads: int = 0
+    """Heads of the tower's attention, where its stem makes rotary tables of one head's width; else 0."""
     activation: str = "gelu"
+    """Hugging Face's name of the activation function of the projector."""
     path: str = "visual"
     """Path of the tower: what module patterns match."""
     layers: str = "encoder.layers"
     """Path of the layers in the tower."""
-    bare: bool = False
+    without_model_prefix: bool = False
     """The model's class has no ``model.`` in front of its parts (Llama 4, Nemotron 3 Nano Omni)."""
     projector_path: str = "visual.merger"
+    """Path of the projector: what module patterns match."""
 
     @property
     def checkpointed(self) -> bool:
         """Whether activation checkpointing reaches the layers: not those of ``MllamaVisionModel``."""
-        return self.cross is None
+        return self.cross_attention is None
 
     @property
-    def crosses(self) -> tuple[int, ...]:
+    def text_layers_that_read_images(self) -> tuple[int, ...]:
         """Layers of the language model that read the image tokens by cross attention."""
-        return self.cross.layers if self.cross is not None else ()
+        return self.cross_attention.layers if self.cross_attention is not None else ()
 
     @property
-    def between_tensors(self) -> tuple[ParameterTensor, ...]:
+    def middle_tensors(self) -> tuple[ParameterTensor, ...]:
         """The tensors between the two kinds of layers."""
-        return self.between.tensors if self.between is not None else ()
+        return self.middle.tensors if self.middle is not None else ()

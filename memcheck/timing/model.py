@@ -408,7 +408,7 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
         return None
     trained = job.method == "full" and "vision" not in job.freeze
     adapted = job.method != "full" and job.lora is not None and (not job.lora.parts or "vision" in job.lora.parts)
-    woken = architecture.vision.hooked and job.checkpointing.mode != "none"
+    woken = architecture.vision.embedding_can_be_hooked and job.checkpointing.mode != "none"
     pictures = max(1, images.pictures)
     return TowerShape(
         pictures=pictures,
@@ -421,7 +421,7 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
 
 def tower_kinds(vision: Vision) -> tuple[tuple[Block, int], ...]:
     """List the kinds of layers of a vision tower, written as layers of a text model, each with the number of layers."""
-    return tuple((_as_text(block), count) for block, count in (*vision.blocks, *vision.idle))
+    return tuple((_as_text(block), count) for block, count in (*vision.blocks, *vision.idle_blocks))
 
 
 def side_kinds(architecture: Architecture) -> tuple[tuple[Block, int, int], ...]:

@@ -17,8 +17,8 @@ from memcheck.frameworks.transformers.head import Head, head_curve
 from memcheck.job.types import Loss
 from memcheck.models.types import Norm
 
-CHUNKED = Style(folder="transformers", layout="batch-first", source="")
-LITGPT = Style(folder="litgpt", layout="batch-first", source="")
+CHUNKED = Style(folder="transformers", activation_layout="batch-first", source="")
+LITGPT = Style(folder="litgpt", activation_layout="batch-first", source="")
 
 
 def head(loss: Loss, vocab: int) -> Head:

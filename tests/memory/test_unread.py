@@ -99,7 +99,7 @@ ELSEWHERE = {
     "Attention.eager",
     "EagerScores.returned",
     "EagerScores.softmax_fp32",
-    "LayerVariables.output",
+    "LayerVariables.mixer_output",
     "Disentangled.shared",
     "Indexer.passes",
     "Routing.scores_fp32",

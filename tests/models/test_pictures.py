@@ -18,49 +18,96 @@ EMPTY = Vision(
     kind="",
     hidden=1,
     blocks=(),
-    channels=1,
-    merge=1,
-    outputs=1,
-    stem=(),
-    projector=(),
-    hooked=True,
+    values_per_patch=1,
+    patches_per_token=1,
+    token_width=1,
+    stem_tensors=(),
+    projector_tensors=(),
+    embedding_can_be_hooked=True,
     processor="none:process",
 )
-CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
+CLIP = EMPTY._replace(rows_per_tile=577, tokens_per_tile=576, class_tokens_per_tile=1, patch_side=14)
 TILED = {
-    "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="aria:process"),
+    "aria": EMPTY._replace(tokens_per_picture=256, largest_picture=4900, patch_side=14, processor="aria:process"),
     "gemma3": EMPTY._replace(
-        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:process_square"
+        kind="gemma3",
+        rows_per_tile=4096,
+        tokens_per_tile=256,
+        separator_tokens=4,
+        processor="processors:process_square",
     ),
     "shieldgemma2": EMPTY._replace(
-        kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="processors:process_square"
+        kind="gemma3",
+        rows_per_tile=4096,
+        tokens_per_tile=256,
+        separator_tokens=4,
+        processor="processors:process_square",
     ),
-    "gemma4": EMPTY._replace(tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="gemma4:process"),
+    "gemma4": EMPTY._replace(
+        rows_per_tile=2520,
+        tokens_per_tile=280,
+        patches_per_token=9,
+        patch_side=16,
+        separator_tokens=2,
+        processor="gemma4:process",
+    ),
     "gemma4_unified": EMPTY._replace(
-        tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="gemma4:process_merged"
+        rows_per_tile=280,
+        tokens_per_tile=280,
+        values_per_patch=6912,
+        patch_side=16,
+        separator_tokens=2,
+        processor="gemma4:process_merged",
     ),
     "llava": CLIP._replace(processor="processors:process_square"),
     "llava_next": CLIP._replace(processor="llava:process"),
     "llava_onevision": EMPTY._replace(
-        tile=729, tile_tokens=729, patch=14, side=384, processor="llava:process_onevision"
+        rows_per_tile=729, tokens_per_tile=729, patch_side=14, largest_picture=384, processor="llava:process_onevision"
     ),
     "got_ocr2": EMPTY._replace(
-        tile=4096, tile_tokens=256, patch=16, separators=2, processor="processors:process_square"
+        rows_per_tile=4096,
+        tokens_per_tile=256,
+        patch_side=16,
+        separator_tokens=2,
+        processor="processors:process_square",
     ),
-    "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="processors:process_square"),
+    "deepseek_vl": EMPTY._replace(
+        rows_per_tile=576, tokens_per_tile=576, patch_side=16, processor="processors:process_square"
+    ),
     "mllama": EMPTY._replace(
-        tile=1632, tile_tokens=1604, patch=14, cross=CrossReading((1,), 4), processor="mllama:process"
+        rows_per_tile=1632,
+        tokens_per_tile=1604,
+        patch_side=14,
+        cross_attention=CrossReading((1,), 4),
+        processor="mllama:process",
     ),
-    "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="lfm2:process"),
+    "lfm2_vl": EMPTY._replace(
+        rows_per_tile=1024,
+        tokens_per_tile=256,
+        patches_per_token=4,
+        patch_side=16,
+        separator_tokens=2,
+        processor="lfm2:process",
+    ),
     "internvl": EMPTY._replace(
-        tile=1025, tile_tokens=256, classes=1, patch=14, processor="processors:process_internvl"
+        rows_per_tile=1025,
+        tokens_per_tile=256,
+        class_tokens_per_tile=1,
+        patch_side=14,
+        processor="processors:process_internvl",
     ),
-    "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="siglip:process_idefics3"),
-    "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="siglip:process_idefics3"),
-    "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:process"),
-    "pixtral": EMPTY._replace(patch=16, side=1024, processor="pixtral:process"),
-    "muse_glimmer": EMPTY._replace(patch=14, merge=4, processor="muse_glimmer:process"),
-    "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="llama4:process"),
+    "idefics3": EMPTY._replace(
+        rows_per_tile=676, tokens_per_tile=169, patch_side=14, processor="siglip:process_idefics3"
+    ),
+    "smolvlm": EMPTY._replace(
+        rows_per_tile=729, tokens_per_tile=81, patch_side=14, processor="siglip:process_idefics3"
+    ),
+    "mistral3": EMPTY._replace(patch_side=14, patches_per_token=4, largest_picture=1540, processor="pixtral:process"),
+    "pixtral": EMPTY._replace(patch_side=16, largest_picture=1024, processor="pixtral:process"),
+    "muse_glimmer": EMPTY._replace(patch_side=14, patches_per_token=4, processor="muse_glimmer:process"),
+    "llama4": EMPTY._replace(
+        rows_per_tile=577, tokens_per_tile=144, class_tokens_per_tile=1, patch_side=14, processor="llama4:process"
+    ),
 }
 """The tiles of released checkpoints."""
 ROWS = facts("image_tokens")
@@ -91,11 +138,13 @@ def seen(row: dict[str, Any]) -> ProcessedPicture:
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2
-        return processors.process_square(EMPTY._replace(tile=tile, tile_tokens=tile), height, width, None, Limits())
+        return processors.process_square(
+            EMPTY._replace(rows_per_tile=tile, tokens_per_tile=tile), height, width, None, Limits()
+        )
     vision = TILED[kind]
     if "max_soft_tokens" in settings:
         most = settings["max_soft_tokens"]
-        vision = vision._replace(tile=most * vision.merge, tile_tokens=most)
+        vision = vision._replace(rows_per_tile=most * vision.patches_per_token, tokens_per_tile=most)
     if settings.get("do_pan_and_scan"):
         count = processors.pan_and_scan_crops(height, width)
     elif kind == "internvl" and not clip:
@@ -110,7 +159,7 @@ def seen(row: dict[str, Any]) -> ProcessedPicture:
         return pixtral.resized(vision, height, width, settings["size"]["longest_edge"])
     else:
         return tokens_of(vision, height, width, clip and clip["frames"], Limits())
-    return ProcessedPicture(pictures=count, patches=count * vision.tile, tokens=count * vision.tile_tokens)
+    return ProcessedPicture(pictures=count, patches=count * vision.rows_per_tile, tokens=count * vision.tokens_per_tile)
 
 
 def test_processors() -> None:
@@ -129,7 +178,7 @@ def test_processors() -> None:
 )
 def test_tiles_of_command_a_vision(height: int, width: int, count: int) -> None:
     """As many tiles as Cohere2VisionImageProcessor returned, the thumbnail of several included."""
-    vision = EMPTY._replace(tile=1024, tile_tokens=256, patch=16, processor="cohere:process_cohere2")
+    vision = EMPTY._replace(rows_per_tile=1024, tokens_per_tile=256, patch_side=16, processor="cohere:process_cohere2")
     found = tokens_of(vision, height, width, None, Limits())
     assert (found.pictures, found.tokens) == (count, 256 * count)
 

@@ -50,23 +50,26 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outer.ignore("projector_hidden_act")
     queries = _image_tokens_by_patches(outer)
     tower = siglip(config, model, "aria:aria", attention="masked", layers=IDEFICS3_LAYERS, pixels=IDEFICS_PIXELS)
-    if tower.tile not in queries:
-        outer.fail("projector_patch_to_query_dict", f"no number of image tokens for the {tower.tile} rows of a picture")
+    if tower.rows_per_tile not in queries:
+        outer.fail(
+            "projector_patch_to_query_dict",
+            f"no number of image tokens for the {tower.rows_per_tile} rows of a picture",
+        )
     width, heads, most_queries = tower.hidden, tower.heads, max(queries.values())
     return tower._replace(
-        closing=(),
-        unused=tower.closing,
-        projector=_projector(most_queries, width, outputs),
+        closing_tensors=(),
+        unused_tensors=tower.closing_tensors,
+        projector_tensors=_projector(most_queries, width, outputs),
         perceiver=Perceiver(
             latents=most_queries, heads=heads, kv_heads=heads, head_dim=width // heads, activation="gelu_new"
         ),
-        resampled=queries[tower.tile],
-        merge=1,
-        tile=0,
-        side=tower.tile,
-        cast=False,
-        gives_out=False,
-        mask_bytes=1,
+        tokens_per_picture=queries[tower.rows_per_tile],
+        patches_per_token=1,
+        rows_per_tile=0,
+        largest_picture=tower.rows_per_tile,
+        pixels_arrive_in_fp32=False,
+        returns_image_tokens=False,
+        mask_bytes_per_pixel=1,
         processor="aria:process",
     )
 
@@ -119,7 +122,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     The input-gradient hook is on the module ``embeddings``. Positions are looked up for every patch of every picture.
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     return with_padding_mask(ctx, add_position_per_patch(ctx, x, table), require_grad=require_grad)
 
@@ -133,8 +136,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     if perceiver is None:
         return x
     unused_post_layernorm(ctx, x)
-    query, *cross_attention, weight, bias, first, second = vision.projector
-    tokens = ctx.setting.image_tokens or max(1, ctx.setting.images) * vision.resampled
+    query, *cross_attention, weight, bias, first, second = vision.projector_tensors
+    tokens = ctx.setting.image_tokens or max(1, ctx.setting.images) * vision.tokens_per_picture
     out = _cross_attention(ctx, perceiver, tuple(cross_attention), _repeated_queries(ctx, query, tokens), x)
     inner = linear_layer(ctx, layer_norm(ctx, out, (weight, bias)), first)
     del out
@@ -236,5 +239,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     no_clips(frames)
     no_limits(limits)
     why = "the processor's default: split_image adds crops, and max_image_size 490 makes a quarter of the rows"
-    defaults = (("max_image_size", math.isqrt(vision.side) * vision.patch, why),)
-    return ProcessedPicture(pictures=1, patches=vision.side, tokens=vision.resampled, defaults=defaults)
+    defaults = (("max_image_size", math.isqrt(vision.largest_picture) * vision.patch_side, why),)
+    return ProcessedPicture(
+        pictures=1, patches=vision.largest_picture, tokens=vision.tokens_per_picture, defaults=defaults
+    )

@@ -79,7 +79,7 @@ def read_music(config: ConfigReader, model: TowerContext) -> IdleTowers:
     base = rotary.number("rope_theta", default=outer.number("rope_theta", default=1200.0))
     rotary.ignore("rope_type", "partial_rotary_factor")
     rotary_dim = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
-    tower, projector = architecture.others
+    tower, projector = architecture.other_towers
     return IdleTowers(
         (tower._replace(buffers=(Buffers(1, int(base) * rotary_dim + 2 * (rotary_dim // 2)),)), projector)
     )

@@ -47,9 +47,9 @@ def read_aya(config: ConfigReader, model: TowerContext) -> Vision:
     factor = outer.integer("downsample_factor", default=2) ** 2
     inner = outer.integer("alignment_intermediate_size", default=model.language.hidden_size)
     return _with_pixel_shuffle(config, model, tower, factor, inner)._replace(
-        closing=(),
-        unused=(*tower.closing, *pooling_head(config, tower)),
-        projector=(
+        closing_tensors=(),
+        unused_tensors=(*tower.closing_tensors, *pooling_head(config, tower)),
+        projector_tensors=(
             *norm_pair("layernorm", tower.hidden * factor),
             *_projector_tensors(model, tower.hidden * factor, inner),
         ),
@@ -63,8 +63,8 @@ def read_cohere2(config: ConfigReader, model: TowerContext) -> Vision:
     factor = model.outer.integer("downsample_factor", default=2) ** 2
     inner = model.outer.integer("alignment_intermediate_size", default=36864)
     return _with_pixel_shuffle(config, model, tower, factor, inner)._replace(
-        unused=pooling_head(config, tower),
-        projector=_projector_tensors(model, tower.hidden * factor, inner),
+        unused_tensors=pooling_head(config, tower),
+        projector_tensors=_projector_tensors(model, tower.hidden * factor, inner),
         processor="cohere:process_cohere2",
     )
 
@@ -83,15 +83,17 @@ def _with_pixel_shuffle(config: ConfigReader, model: TowerContext, tower: Vision
     model.outer.ignore("image_seq_length")
     if inner % 2:
         model.outer.fail("alignment_intermediate_size", f"{inner} cannot be halved")
-    if tower.tile % factor:
-        config.fail("image_size", f"{tower.tile} patches of a tile are no multiple of the {factor} that are merged")
-    return tower._replace(merge=factor, tile_tokens=tower.tile // factor)
+    if tower.rows_per_tile % factor:
+        config.fail(
+            "image_size", f"{tower.rows_per_tile} patches of a tile are no multiple of the {factor} that are merged"
+        )
+    return tower._replace(patches_per_token=factor, tokens_per_tile=tower.rows_per_tile // factor)
 
 
 def cohere2_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm`` and ``multi_modal_projector`` (Cohere2VisionMultiModalProjector.forward)."""
     x = pixel_shuffle(ctx, vision, last_hidden_state(ctx, vision, x))
-    return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector), joins=False)
+    return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector_tensors), joins=False)
 
 
 def gated_halves(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
@@ -113,8 +115,8 @@ def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     AyaVisionMultiModalProjector.forward. The tower's output also holds the rows after its norm, which nothing reads.
     """
     unused_post_layernorm(ctx, x)
-    x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
-    return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector[2:]), joins=False)
+    x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector_tensors)
+    return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector_tensors[2:]), joins=False)
 
 
 FORWARDS = {
@@ -134,7 +136,7 @@ def process_cohere2(vision: Vision, height: int, width: int, frames: int | None,
     """
     no_clips(frames)
     no_limits(limits)
-    tile_side = vision.patch * math.isqrt(vision.tile)
+    tile_side = vision.patch_side * math.isqrt(vision.rows_per_tile)
     grids = []
     for columns in range(1, COHERE2_TILES + 1):
         grids += [(columns, rows) for rows in range(1, COHERE2_TILES // columns + 1)]

@@ -48,7 +48,7 @@ def fp32_rotary_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
 def flat_pixel_values(ctx: Context, vision: Vision) -> Value:
     """Return ``pixel_values`` [patches, channels] in the tower's dtype: a copy, unless that is fp32."""
     tape, target = ctx.tape, ctx.setting.param_dtype
-    shape = (ctx.tokens, vision.channels)
+    shape = (ctx.tokens, vision.values_per_patch)
     if target == "fp32":
         return Value(tape.new((0,), target, "pixel_values"), shape, target)
     return cast_pixel_values(ctx, shape, target)
@@ -74,9 +74,11 @@ def patch_convolution(
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     bias_parameter = ctx.parameter(bias.name, bias.shape) if bias is not None else None
     dtype = tape.autocast or weight_parameter.dtype
-    no_cast = dtype == ("fp32" if vision.cast else ctx.setting.param_dtype) and ctx.pixel_values is None
+    no_cast = (
+        dtype == ("fp32" if vision.pixels_arrive_in_fp32 else ctx.setting.param_dtype) and ctx.pixel_values is None
+    )
     if pixels is None or pixels.dtype != dtype:
-        pixels = None if no_cast else cast_pixel_values(ctx, (rows, vision.channels), dtype)
+        pixels = None if no_cast else cast_pixel_values(ctx, (rows, vision.values_per_patch), dtype)
     if outside and pixels is not None and not tape.autocast:
         keep_in_variable(ctx, pixels)
     weight_value = (
@@ -98,10 +100,10 @@ def hold_pixel_values(ctx: Context, vision: Vision, rows: int, dtype: str) -> Va
     """Copy ``pixel_values``, and its mask if there is one, into variables that live until the image tokens are
     computed.
     """
-    pixels = ctx.tape.value((rows, vision.channels), dtype, "pixel_values")
+    pixels = ctx.tape.value((rows, vision.values_per_patch), dtype, "pixel_values")
     keep_in_variable(ctx, pixels)
-    if vision.mask_bytes:
-        shape = (rows, vision.mask_bytes * vision.patch * vision.patch)
+    if vision.mask_bytes_per_pixel:
+        shape = (rows, vision.mask_bytes_per_pixel * vision.patch_side * vision.patch_side)
         ctx.extra_outputs.append(ctx.tape.value(shape, "bool", "pixel_attention_mask"))
     return pixels
 
@@ -154,7 +156,7 @@ def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> 
 
 def last_hidden_state(ctx: Context, vision: Vision, x: Value) -> Value:
     """Apply the tower's last norm, whose result stays in the tower's output (``last_hidden_state``)."""
-    x = layer_norm(ctx, x, vision.closing)
+    x = layer_norm(ctx, x, vision.closing_tensors)
     keep_in_variable(ctx, x)
     attention_pooling_head(ctx, vision, x)
     return x
@@ -169,9 +171,11 @@ def attention_pooling_head(ctx: Context, vision: Vision, x: Value) -> None:
     repeated.
     """
     tape = ctx.tape
-    if not any(t.name == "head.probe" for t in vision.unused):
+    if not any(t.name == "head.probe" for t in vision.unused_tensors):
         return
-    weights = [t for t in vision.unused if len(t.shape) > 1 and not t.name.endswith(("in_proj_weight", "probe"))]
+    weights = [
+        t for t in vision.unused_tensors if len(t.shape) > 1 and not t.name.endswith(("in_proj_weight", "probe"))
+    ]
     dtype = tape.autocast or x.dtype
     # _in_projection_packed: one product makes keys and values, and `.contiguous()` copies them apart
     kv_temporary = tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values")
@@ -186,15 +190,15 @@ def attention_pooling_head(ctx: Context, vision: Vision, x: Value) -> None:
 def average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
     """Average groups of ``merge`` patches with ``AvgPool2d``: [rows / merge, hidden]; its input is saved."""
     tape = ctx.tape
-    out = tape.value((x.shape[0] // vision.merge, x.shape[1]), x.dtype, "avg_pool2d")
+    out = tape.value((x.shape[0] // vision.patches_per_token, x.shape[1]), x.dtype, "avg_pool2d")
     return operator(tape, out, x, "avg_pool2d backward", saves=(x,))
 
 
 def drop_class_tokens(ctx: Context, vision: Vision, x: Value) -> Value:
     """Return a view of ``x`` without the class tokens (``x[:, 1:]``), whose gradient is padded with zeros."""
-    if not vision.classes:
+    if not vision.class_tokens_per_tile:
         return x
-    rows = ctx.setting.images * (vision.tile - vision.classes)
+    rows = ctx.setting.images * (vision.rows_per_tile - vision.class_tokens_per_tile)
     return slices(ctx.tape, x, (rows, x.shape[1]))[0]
 
 
@@ -204,7 +208,7 @@ def pixel_shuffle(ctx: Context, vision: Vision, x: Value) -> Value:
     """
     x = copy(ctx.tape, x, "pixel shuffle")
     x = copy(ctx.tape, x, "pixel shuffle")
-    return x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
+    return x.view(x.shape[0] // vision.patches_per_token, x.shape[1] * vision.patches_per_token)
 
 
 def projector_mlp(

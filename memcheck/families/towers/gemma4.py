@@ -146,25 +146,25 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="gemma4:gemma4",
         hidden=width,
         blocks=((block, depth),),
-        channels=3 * patch * patch,
-        merge=merge,
-        outputs=outputs,
-        stem=(
+        values_per_patch=3 * patch * patch,
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=(
             *linear("patch_embedder.input_proj", width, 3 * patch * patch, "vision", "none"),
             ParameterTensor("patch_embedder.position_embedding_table", (2, table_rows, width), "position"),
         ),
-        projector=linear("embedding_projection", outputs, width, "projector", "none"),
-        hooked=False,
-        tile=soft_tokens * merge,
-        tile_tokens=soft_tokens,
-        budgets=BUDGETS,
-        position_bytes=2 * 8,
-        patch=patch,
+        projector_tensors=linear("embedding_projection", outputs, width, "projector", "none"),
+        embedding_can_be_hooked=False,
+        rows_per_tile=soft_tokens * merge,
+        tokens_per_tile=soft_tokens,
+        token_budgets=BUDGETS,
+        position_bytes_per_patch=2 * 8,
+        patch_side=patch,
         processor="gemma4:process",
-        separators=2,
+        separator_tokens=2,
         heads=block.mixer.heads if isinstance(block.mixer, TowerAttention) else 0,
         buffers=(Buffers(clip_scalars, 1, fp32=False), *std_buffers),
-        others=read_audio(outer, outputs),
+        other_towers=read_audio(outer, outputs),
         path="vision_tower",
         projector_path="embed_vision",
     )
@@ -217,8 +217,8 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     the class has no ``get_input_embeddings`` of its own.
     """
     tape, rows = ctx.tape, ctx.tokens
-    matrix, table = vision.stem
-    shape = (rows, vision.channels)
+    matrix, table = vision.stem_tensors
+    shape = (rows, vision.values_per_patch)
     centred = tape.value(shape, "fp32", "pixel_values - 0.5")
     pixels = tape.value(shape, "fp32", "2 * pixel_values")
     del centred
@@ -287,7 +287,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del fp32_rows
     ctx.extra_outputs.append(x)  # `last_hidden_state`
     x = rms_norm_pieces(tape, x, None)
-    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector_tensors[0]), joins=True)
 
 
 def _average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -298,7 +298,7 @@ def _average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
     tape, dtype = ctx.tape, x.dtype
     pictures = max(1, ctx.setting.images)
     patches_per_picture = x.shape[0] // pictures
-    slots, width = patches_per_picture // vision.merge, x.shape[1]
+    slots, width = patches_per_picture // vision.patches_per_token, x.shape[1]
     zero_padded = _zero_padding(ctx, x)
     del x
     shape = (pictures, patches_per_picture, slots)
@@ -343,15 +343,15 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
         PictureError: both sides become nothing, or the picture has more patches than the budget.
     """
     no_limits(limits)
-    budget = vision.tile_tokens if frames is None else FRAME_TOKENS
-    patch_budget, count = budget * vision.merge, frames or 1
-    rows, columns = scaled(height, width, patch_budget, vision.patch, math.isqrt(vision.merge))
+    budget = vision.tokens_per_tile if frames is None else FRAME_TOKENS
+    patch_budget, count = budget * vision.patches_per_token, frames or 1
+    rows, columns = scaled(height, width, patch_budget, vision.patch_side, math.isqrt(vision.patches_per_token))
     reason = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
     return ProcessedPicture(
         pictures=count,
         patches=count * patch_budget,
-        tokens=count * rows * columns // vision.merge,
-        separators=count * vision.separators,
+        tokens=count * rows * columns // vision.patches_per_token,
+        separators=count * vision.separator_tokens,
         defaults=(("max_soft_tokens", budget, reason),),
     )
 
@@ -364,9 +364,9 @@ def process_merged(vision: Vision, height: int, width: int, frames: int | None, 
     ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
     ``limits``: on its pixels, as the plan states them.
     """
-    pooled = math.isqrt(vision.channels // 3) // vision.patch
+    pooled = math.isqrt(vision.values_per_patch // 3) // vision.patch_side
     patches_per_row = pooled * pooled
-    processed = process(vision._replace(merge=patches_per_row), height, width, frames, limits)
+    processed = process(vision._replace(patches_per_token=patches_per_row), height, width, frames, limits)
     return processed._replace(patches=processed.patches // patches_per_row)
 
 
@@ -416,26 +416,26 @@ def read_unified(config: ConfigReader, model: TowerContext) -> Vision:
         kind="gemma4:gemma4_unified",
         hidden=width,
         blocks=(),
-        channels=channels,
-        merge=1,
-        outputs=outputs,
-        stem=(
+        values_per_patch=channels,
+        patches_per_token=1,
+        token_width=outputs,
+        stem_tensors=(
             *norm_pair("patch_ln1", channels),
             *linear("patch_dense", width, channels, "vision", "none", bias=True),
             *norm_pair("patch_ln2", width),
             ParameterTensor("pos_embedding", (table_rows, 2, width), "position"),
             *norm_pair("pos_norm", width),
         ),
-        projector=linear("embedding_projection", outputs, width, "projector", "none"),
-        hooked=False,
-        tile=soft_tokens,
-        tile_tokens=soft_tokens,
-        budgets=BUDGETS,
-        position_bytes=2 * 8,
-        patch=patch,
+        projector_tensors=linear("embedding_projection", outputs, width, "projector", "none"),
+        embedding_can_be_hooked=False,
+        rows_per_tile=soft_tokens,
+        tokens_per_tile=soft_tokens,
+        token_budgets=BUDGETS,
+        position_bytes_per_patch=2 * 8,
+        patch_side=patch,
         processor="gemma4:process_merged",
-        separators=2,
-        others=_audio_projection(outer, outputs),
+        separator_tokens=2,
+        other_towers=_audio_projection(outer, outputs),
         path="embed_vision",
         projector_path="embed_vision.multimodal_embedder",
     )
@@ -465,10 +465,14 @@ def gemma4_unified_stem(ctx: Context, vision: Vision, require_grad: bool) -> tup
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
-    patch_norm, (patch_matrix, patch_bias), row_norm = vision.stem[:2], vision.stem[2:4], vision.stem[4:6]
-    table, position_norm = vision.stem[6], vision.stem[7:]
+    patch_norm, (patch_matrix, patch_bias), row_norm = (
+        vision.stem_tensors[:2],
+        vision.stem_tensors[2:4],
+        vision.stem_tensors[4:6],
+    )
+    table, position_norm = vision.stem_tensors[6], vision.stem_tensors[7:]
     param_dtype = ctx.setting.param_dtype
-    shape = (ctx.tokens, vision.channels)
+    shape = (ctx.tokens, vision.values_per_patch)
     pixels = (
         Value(None, shape, param_dtype) if param_dtype == "fp32" else tape.value(shape, param_dtype, "pixel_values")
     )
@@ -513,7 +517,7 @@ def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """
     keep_in_variable(ctx, x)  # `last_hidden_state`
     x = rms_norm_pieces(ctx.tape, x, None)
-    x = linear_layer(ctx, x, vision.projector[0])
+    x = linear_layer(ctx, x, vision.projector_tensors[0])
     tokens = ctx.setting.image_tokens or x.shape[0]
     kept_rows = ctx.tape.new((tokens,), "int64", "non_pad_mask")
     x = index(ctx.tape, x, kept_rows, (tokens, x.shape[1]), "pooler_output[non_pad_mask]")

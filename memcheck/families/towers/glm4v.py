@@ -63,12 +63,12 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     width = config.integer("hidden_size", default=1536)
     sizes = TowerSizes(width=width, heads=heads_of(config, width, 12), inner=outputs, merger=inner)
     tower = _tower(config, model, sizes, bias=bias, is_ocr=False)
-    image_size, patch = square_side(config, "image_size", 336), tower.patch
+    image_size, patch = square_side(config, "image_size", 336), tower.patch_side
     table = ParameterTensor(
         "embeddings.position_embedding.weight", ((image_size // patch) ** 2, tower.hidden), "position"
     )
     norm = ParameterTensor("post_conv_layernorm.weight", (tower.hidden,), "norm")
-    return tower._replace(stem=(*tower.stem, norm, table))
+    return tower._replace(stem_tensors=(*tower.stem_tensors, norm, table))
 
 
 def read_ocr(config: ConfigReader, model: TowerContext) -> Vision:
@@ -140,24 +140,25 @@ def _tower(
         layers="blocks",
         hidden=width,
         blocks=((block, depth),),
-        channels=channels(config, 14),
-        merge=merge * merge,
-        outputs=outputs,
-        stem=patch_embedding(config, width, 14, bias=True),
-        closing=(ParameterTensor("post_layernorm.weight", (width,), "norm"),),
-        projector=(
+        values_per_patch=channels(config, 14),
+        patches_per_token=merge * merge,
+        token_width=outputs,
+        stem_tensors=patch_embedding(config, width, 14, bias=True),
+        closing_tensors=(ParameterTensor("post_layernorm.weight", (width,), "norm"),),
+        projector_tensors=(
             ParameterTensor("downsample.weight", (outputs, width, merge, merge), "projector"),
             ParameterTensor("downsample.bias", (outputs,), "projector"),
             *linear("merger.proj", outputs, outputs, "projector", "none"),
             *norm_pair("merger.post_projection_norm", outputs),
             *_merger_tensors(sizes.merger, outputs, peft_finds_linear=peft_finds_linear),
         ),
-        hooked=False,
-        narrow=is_ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
-        patch=square_side(config, "patch_size", 14),
+        embedding_can_be_hooked=False,
+        # under autocast, a norm after the patches multiplies by fp32 weights; GLM-OCR has no such norm
+        residual_in_autocast_dtype=is_ocr,
+        patch_side=square_side(config, "patch_size", 14),
         processor="processors:process_glm",
-        separators=2,
-        gives_out=False,
+        separator_tokens=2,
+        returns_image_tokens=False,
         heads=heads,
         activation=activation,
     )
@@ -174,10 +175,10 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     GlmOcrVisionPatchMerger.forward. The tower's output keeps the result of ``downsample`` (``last_hidden_state``).
     """
     tape = ctx.tape
-    norm = vision.closing[0]
-    kernel, kernel_bias, matrix, weight, bias, gate, up, down = vision.projector
+    norm = vision.closing_tensors[0]
+    kernel, kernel_bias, matrix, weight, bias, gate, up, down = vision.projector_tensors
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
-    x = x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
+    x = x.view(x.shape[0] // vision.patches_per_token, x.shape[1] * vision.patches_per_token)
     kernel_parameter = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
     kernel_matrix = tape.parameter(kernel_parameter)
     kernel_matrix = Value(
@@ -202,7 +203,7 @@ def glm4v_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
     modules.
     """
     tape = ctx.tape
-    *_, norm, table = vision.stem
+    *_, norm, table = vision.stem_tensors
     x = embedded_patches(ctx, vision)
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     tables = rotary_tables(ctx, vision)

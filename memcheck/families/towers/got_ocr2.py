@@ -85,30 +85,30 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="got_ocr2:got_ocr2",
         hidden=width,
         blocks=_layers(config, size),
-        channels=pixels.channels,
-        merge=PATCHES_PER_TOKEN,
-        outputs=outputs,
-        stem=(
+        values_per_patch=pixels.channels,
+        patches_per_token=PATCHES_PER_TOKEN,
+        token_width=outputs,
+        stem_tensors=(
             *patch_convolution_tensors("patch_embed.projection", width, pixels),
             ParameterTensor("pos_embed", (1, size.side, size.side, width), "position"),
         ),
-        closing=(
+        closing_tensors=(
             ParameterTensor("neck.conv1.weight", (channels, width, 1, 1), "vision"),
             *norm_pair("neck.layer_norm1", channels),
             ParameterTensor("neck.conv2.weight", (channels, channels, 3, 3), "vision"),
             *norm_pair("neck.layer_norm2", channels),
         ),
-        projector=(
+        projector_tensors=(
             ParameterTensor("conv_upsampler1.weight", (2 * channels, channels, 3, 3), "projector"),
             ParameterTensor("conv_upsampler2.weight", (outputs, 2 * channels, 3, 3), "projector"),
             *linear("multimodal_projector", outputs, outputs, "projector", "none", bias=True),
         ),
-        hooked=True,
-        tile=tile,
-        tile_tokens=tile // PATCHES_PER_TOKEN,
-        patch=pixels.patch,
+        embedding_can_be_hooked=True,
+        rows_per_tile=tile,
+        tokens_per_tile=tile // PATCHES_PER_TOKEN,
+        patch_side=pixels.patch,
         processor="processors:process_square",
-        separators=2,
+        separator_tokens=2,
         heads=size.heads,
         path="vision_tower",
         layers="layers",
@@ -178,7 +178,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
     ``require_grad``: make the output of ``patch_embed`` require a gradient, as ``enable_input_require_grads`` does.
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     pixels = (
         hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)
         if ctx.setting.param_dtype != "fp32"
@@ -195,13 +195,13 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     matrix.
     """
     rows = x.shape[0]
-    conv1, weight1, bias1, conv2, weight2, bias2 = vision.closing
+    conv1, weight1, bias1, conv2, weight2, bias2 = vision.closing_tensors
     x = layer_norm(ctx, unbiased_convolution(ctx, x, conv1, rows), (weight1, bias1))
     x = layer_norm(ctx, unbiased_convolution(ctx, x, conv2, rows), (weight2, bias2))
     keep_in_variable(ctx, x)  # `last_hidden_state`
-    halved, quartered, matrix, _ = vision.projector
+    halved, quartered, matrix, _ = vision.projector_tensors
     x = unbiased_convolution(ctx, x, halved, rows // 4)
-    x = unbiased_convolution(ctx, x, quartered, rows // vision.merge)
+    x = unbiased_convolution(ctx, x, quartered, rows // vision.patches_per_token)
     if ctx.setting.images > 1:
         x = copy(ctx.tape, x, "contiguous")
     return return_image_tokens(ctx, linear_layer(ctx, x, matrix, bias=True), joins=False)

@@ -62,19 +62,19 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         t for i in range(depth) for t in _perceiver_layer_tensors(f"perceiver_resampler.layers.{i}", hidden, perceiver)
     )
     return tower._replace(
-        projector=(
+        projector_tensors=(
             *projection,
             ParameterTensor("perceiver_resampler.latents", (perceiver.latents, hidden), "projector"),
             *layers,
             ParameterTensor("perceiver_resampler.norm.weight", (hidden,), "norm"),
         ),
         perceiver=perceiver,
-        resampled=perceiver.latents,
+        tokens_per_picture=perceiver.latents,
         activation=inner.activation(default="silu"),
-        tile=0,
-        side=tower.tile,
-        mask_bytes=8,
-        separators=2,
+        rows_per_tile=0,
+        largest_picture=tower.rows_per_tile,
+        mask_bytes_per_pixel=8,
+        separator_tokens=2,
         path="vision_model",
         projector_path="connector",
     )
@@ -116,7 +116,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     The input-gradient hook is on the module ``embeddings``. Positions are looked up for every patch of every picture.
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
@@ -152,7 +152,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = last_hidden_state(ctx, vision, x)
     if perceiver is None:
         return x
-    gate, up, down, latents, *layer_tensors, norm = vision.projector
+    gate, up, down, latents, *layer_tensors, norm = vision.projector_tensors
     context = _gated_mlp(ctx, x, (gate, up, down), vision.activation)
     del x
     parameter = ctx.parameter(latents.name, latents.shape)

@@ -60,26 +60,26 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="internvl:internvl",
         hidden=size.width,
         blocks=((block, size.depth),),
-        channels=pixels.channels,
-        merge=factor,
-        outputs=outputs,
-        stem=(
+        values_per_patch=pixels.channels,
+        patches_per_token=factor,
+        token_width=outputs,
+        stem_tensors=(
             ParameterTensor("embeddings.cls_token", (1, 1, size.width), "vision"),
             ParameterTensor("embeddings.position_embeddings", (1, rows, size.width), "position"),
             *patch_convolution_tensors("embeddings.patch_embeddings.projection", size.width, pixels),
         ),
-        projector=(
+        projector_tensors=(
             *norm_pair("layer_norm", size.width * factor),
             *two_matrices(("linear_1", "linear_2"), size.width * factor, outputs, outputs),
         ),
-        hooked=True,
-        closing=() if config.flag("use_mean_pooling", default=True) else norm_pair("layernorm", size.width),
-        tile=rows,
-        tile_tokens=pixels.patches // factor,
-        classes=1,
-        patch=pixels.patch,
+        embedding_can_be_hooked=True,
+        closing_tensors=() if config.flag("use_mean_pooling", default=True) else norm_pair("layernorm", size.width),
+        rows_per_tile=rows,
+        tokens_per_tile=pixels.patches // factor,
+        class_tokens_per_tile=1,
+        patch_side=pixels.patch,
         processor="processors:process_internvl",
-        separators=0,
+        separator_tokens=0,
         heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
@@ -113,7 +113,9 @@ def _layer(config: ConfigReader, size: LayerSizes, *, bias: bool) -> Block:
     block = tower_layer(
         size.width, size.heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales, softmax_fp32=False
     )
-    return block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=False))
+    return block._replace(
+        lives_to_forward_end=LayerVariables(input_norm_output=False, mixer_output=True, mlp_input=False)
+    )
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
@@ -122,8 +124,8 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     ``require_grad``: make the output of ``patch_embeddings`` require a gradient, as ``enable_input_require_grads``
     does.
     """
-    token, table, weight, bias = vision.stem
-    patches = ctx.tokens - ctx.setting.images * vision.classes
+    token, table, weight, bias = vision.stem_tensors
+    patches = ctx.tokens - ctx.setting.images * vision.class_tokens_per_tile
     pixels = (
         hold_pixel_values(ctx, vision, patches, ctx.setting.param_dtype) if ctx.setting.param_dtype != "fp32" else None
     )
@@ -136,8 +138,8 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``pixel_shuffle`` and ``multi_modal_projector``: image tokens [rows / merge, text hidden]."""
     x = drop_class_tokens(ctx, vision, last_hidden_state(ctx, vision, x))
-    x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
-    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector[2:]), joins=False)
+    x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector_tensors)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector_tensors[2:]), joins=False)
 
 
 FORWARDS = {

@@ -57,26 +57,26 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="kimi:kimi",
         hidden=width,
         blocks=((_layer(config, size), size.depth),),
-        channels=3 * patch * patch,
-        merge=merge,
-        outputs=outputs,
-        stem=(
+        values_per_patch=3 * patch * patch,
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=(
             ParameterTensor("patch_embed.proj.weight", (width, 3, patch, patch), "vision"),
             ParameterTensor("patch_embed.proj.bias", (width,), "vision"),
             ParameterTensor("patch_embed.pos_emb.position_embeddings", (*grid, width), "position"),
         ),
-        projector=(
+        projector_tensors=(
             *norm_pair("pre_norm", width),
             *two_matrices(("in_proj", "out_proj"), merged_width, merged_width, outputs),
         ),
-        hooked=False,
-        narrow=True,
-        cast=False,
-        closing=norm_pair("final_layernorm", width),
+        embedding_can_be_hooked=False,
+        residual_in_autocast_dtype=True,
+        pixels_arrive_in_fp32=False,
+        closing_tensors=norm_pair("final_layernorm", width),
         buffers=(Buffers(1, (frames + 1) * width),),
-        patch=patch,
-        separators=2,
-        gives_out=False,
+        patch_side=patch,
+        separator_tokens=2,
+        returns_image_tokens=False,
         heads=size.heads,
         path="vision_tower",
         layers="layers",
@@ -118,7 +118,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """
     tape = ctx.tape
     x, live = require_input_grads(_patches(ctx, vision), require_grad=require_grad)
-    position = _positions(ctx, vision.stem[2])
+    position = _positions(ctx, vision.stem_tensors[2])
     frames = Value(tape.new(position.shape, "fp32", "positions in time"), position.shape, "fp32")
     position = add(tape, position, frames, "add positions in time")
     del frames
@@ -130,11 +130,11 @@ def _patches(ctx: Context, vision: Vision) -> Value:
 
     Without autocast the pixels are not cast, so that nothing but the output is allocated.
     """
-    patch_embedding = vision._replace(stem=vision.stem[:2])
+    patch_embedding = vision._replace(stem_tensors=vision.stem_tensors[:2])
     if ctx.tape.autocast:
         return embedded_patches(ctx, patch_embedding)
     tape = ctx.tape
-    weight, bias = (ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in patch_embedding.stem)
+    weight, bias = (ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in patch_embedding.stem_tensors)
     out = tape.value((ctx.tokens, vision.hidden), weight.dtype, "patch_embed")
     return operator(tape, out, (tape.parameter(weight), tape.parameter(bias)), "patch_embed dW")
 
@@ -166,8 +166,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     pooled = operator(tape, pooled, selected, (shape, dtype, "mean backward"))
     del selected, x
     keep_in_variable(ctx, pooled)
-    normed = layer_norm(ctx, pooled, vision.projector)
-    return cat_image_tokens(ctx, merge(ctx, vision, normed, vision.projector[2:]))
+    normed = layer_norm(ctx, pooled, vision.projector_tensors)
+    return cat_image_tokens(ctx, merge(ctx, vision, normed, vision.projector_tensors[2:]))
 
 
 FORWARDS = {

@@ -73,28 +73,28 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="lfm2:lfm2",
         hidden=width,
         blocks=((tower_layer(width, size.heads, mlp, "masked"), size.depth),),
-        channels=channels,
-        merge=factor,
-        outputs=outputs,
-        stem=(
+        values_per_patch=channels,
+        patches_per_token=factor,
+        token_width=outputs,
+        stem_tensors=(
             *linear("embeddings.patch_embedding", width, channels, "vision", "none", bias=True),
             ParameterTensor("embeddings.position_embedding.weight", (position_rows, width), "position"),
         ),
-        projector=(*norm, *two_matrices(("linear_1", "linear_2"), width * factor, inner, outputs, bias=bias)),
-        hooked=True,
-        closing=norm_pair("post_layernorm", width),
-        tile=ROWS,
-        tile_tokens=ROWS // factor,
-        position_bytes=4,
-        patch=patch,
+        projector_tensors=(*norm, *two_matrices(("linear_1", "linear_2"), width * factor, inner, outputs, bias=bias)),
+        embedding_can_be_hooked=True,
+        closing_tensors=norm_pair("post_layernorm", width),
+        rows_per_tile=ROWS,
+        tokens_per_tile=ROWS // factor,
+        position_bytes_per_patch=4,
+        patch_side=patch,
         heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         processor="lfm2:process",
-        separators=2,
+        separator_tokens=2,
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
-    return tower._replace(unused=pooling_head(config, tower))
+    return tower._replace(unused_tensors=pooling_head(config, tower))
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
@@ -103,7 +103,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     ``require_grad``: a hook makes the patch matrix's output require gradients.
     """
     tape = ctx.tape
-    matrix, _, table = vision.stem
+    matrix, _, table = vision.stem_tensors
     pixels = flat_pixel_values(ctx, vision)
     x, live = require_input_grads(linear_layer(ctx, pixels, matrix, bias=True), require_grad=require_grad)
     del pixels
@@ -142,13 +142,13 @@ def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, ...]) -> 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm``, and ``multi_modal_projector`` on each picture's rows without padding."""
     x = last_hidden_state(ctx, vision, x)
-    rows = ctx.setting.image_tokens * vision.merge or x.shape[0]
+    rows = ctx.setting.image_tokens * vision.patches_per_token or x.shape[0]
     x = _real(ctx, x, (rows, x.shape[1]))
     x = copy(ctx.tape, copy(ctx.tape, x, "pixel unshuffle"), "pixel unshuffle")
-    x = x.view(rows // vision.merge, vision.hidden * vision.merge)
-    norm = vision.projector[:2] if vision.projector[0].group == "norm" else ()
+    x = x.view(rows // vision.patches_per_token, vision.hidden * vision.patches_per_token)
+    norm = vision.projector_tensors[:2] if vision.projector_tensors[0].group == "norm" else ()
     x = layer_norm(ctx, x, norm)
-    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector[len(norm) :]), joins=True)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector_tensors[len(norm) :]), joins=True)
 
 
 def _real(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
@@ -171,21 +171,21 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    factor = vision.patch * math.isqrt(vision.merge)
-    max_pixels = vision.tile_tokens * factor * factor
+    factor = vision.patch_side * math.isqrt(vision.patches_per_token)
+    max_pixels = vision.tokens_per_tile * factor * factor
     sides = smart_resize(height, width, factor, (LEAST_TOKENS * factor * factor, max_pixels))
     thumbnail_tokens = (sides[0] // factor) * (sides[1] // factor)
-    rounded = [max(vision.patch, round(side / factor) * factor) for side in (height, width)]
+    rounded = [max(vision.patch_side, round(side / factor) * factor) for side in (height, width)]
     defaults = (("max_tiles", TILES[1], WHY),)
     if rounded[0] * rounded[1] <= max_pixels * TOLERANCE:
         return ProcessedPicture(
-            pictures=1, patches=vision.tile, tokens=thumbnail_tokens, separators=2, defaults=defaults
+            pictures=1, patches=vision.rows_per_tile, tokens=thumbnail_tokens, separators=2, defaults=defaults
         )
     tiles = _tiles(height, width)
     tokens = tiles * (SIDE // factor) ** 2 + thumbnail_tokens
     return ProcessedPicture(
         pictures=tiles + 1,
-        patches=(tiles + 1) * vision.tile,
+        patches=(tiles + 1) * vision.rows_per_tile,
         tokens=tokens,
         separators=3 + tiles,
         defaults=defaults,

@@ -75,30 +75,30 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="llama4:llama4",
         hidden=width,
         blocks=((block, size.depth),),
-        channels=pixels.channels,
-        merge=factor,
-        outputs=outputs,
-        stem=(
+        values_per_patch=pixels.channels,
+        patches_per_token=factor,
+        token_width=outputs,
+        stem_tensors=(
             ParameterTensor("class_embedding", (width,), "vision"),
             ParameterTensor("positional_embedding_vlm", (rows, width), "position"),
             *linear("patch_embedding.linear", width, pixels.channels, "vision", "none"),
             *norm_pair("layernorm_pre", width),
         ),
-        projector=linear("linear_1", outputs, features, "projector", "none"),
-        hooked=True,
-        closing=(
+        projector_tensors=linear("linear_1", outputs, features, "projector", "none"),
+        embedding_can_be_hooked=True,
+        closing_tensors=(
             *norm_pair("layernorm_post", width),
             *linear("vision_adapter.mlp.fc1", fc1_outputs, inner, "mlp", "none"),
             *linear("vision_adapter.mlp.fc2", fc2_outputs, fc2_outputs, "mlp", "none"),
         ),
-        tile=rows,
-        tile_tokens=pixels.patches // factor,
-        classes=1,
-        patch=pixels.patch,
+        rows_per_tile=rows,
+        tokens_per_tile=pixels.patches // factor,
+        class_tokens_per_tile=1,
+        patch_side=pixels.patch,
         processor="llama4:process",
         heads=size.heads,
         path="vision_model",
-        bare=True,
+        without_model_prefix=True,
         layers="model.layers",
         projector_path="multi_modal_projector",
     )
@@ -112,9 +112,9 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
-    token, table, matrix, *norm = vision.stem
-    patches = ctx.tokens - ctx.setting.images * vision.classes
-    unfolded = tape.value((patches, vision.channels), ctx.setting.param_dtype, "unfold")
+    token, table, matrix, *norm = vision.stem_tensors
+    patches = ctx.tokens - ctx.setting.images * vision.class_tokens_per_tile
+    unfolded = tape.value((patches, vision.values_per_patch), ctx.setting.param_dtype, "unfold")
     x, live = require_input_grads(
         linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), require_grad=require_grad
     )
@@ -126,12 +126,12 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``layernorm_post``, ``vision_adapter`` (pixel shuffle and two matrices) and ``multi_modal_projector``."""
     tape = ctx.tape
-    fc1, fc2 = vision.closing[2:]
-    x = drop_class_tokens(ctx, vision, layer_norm(ctx, x, vision.closing))
+    fc1, fc2 = vision.closing_tensors[2:]
+    x = drop_class_tokens(ctx, vision, layer_norm(ctx, x, vision.closing_tensors))
     x = activation(tape, linear_layer(ctx, pixel_shuffle(ctx, vision, x), fc1), "gelu")
     x = activation(tape, linear_layer(ctx, x, fc2), "gelu")
     keep_in_variable(ctx, x)  # `last_hidden_state`
-    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector_tensors[0]), joins=False)
 
 
 def rotated_as_complex(ctx: Context, attention: TowerAttention, x: Value) -> Value:
@@ -154,7 +154,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    tile_side = vision.patch * math.isqrt(vision.tile - vision.classes)
+    tile_side = vision.patch_side * math.isqrt(vision.rows_per_tile - vision.class_tokens_per_tile)
     rows, columns = llama4_canvas(height, width, tile_side, MOST_TILES)
     tiles = rows * columns
     has_overview = tiles > 1

@@ -70,7 +70,9 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     if kind == "pixtral":
         tower = pixtral(config, model, "pixtral:pixtral")
         _feature_layer(model, -1)
-        return tower._replace(projector=projector(model, tower.hidden), merge=1, processor="pixtral:process")
+        return tower._replace(
+            projector_tensors=projector(model, tower.hidden), patches_per_token=1, processor="pixtral:process"
+        )
     if kind != "clip_vision_model":
         config.fail("model_type", f"memcheck reads no LLaVA with a {kind} tower", "read are CLIP's and Pixtral's")
     return _clip(config, model, "llava:llava")._replace(processor="processors:process_square")
@@ -83,7 +85,7 @@ def read_next(config: ConfigReader, model: TowerContext) -> Vision:
     model.outer.ignore("use_image_newline_parameter")
     newline = ParameterTensor("image_newline", (outputs,), "projector")
     tower = _clip(config, model, "llava:llava_next")
-    return tower._replace(projector=(newline, *tower.projector), processor="llava:process")
+    return tower._replace(projector_tensors=(newline, *tower.projector_tensors), processor="llava:process")
 
 
 def read_next_video(config: ConfigReader, model: TowerContext) -> Vision:
@@ -102,9 +104,11 @@ def read_video(config: ConfigReader, model: TowerContext) -> Vision:
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
         config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
     tower = _clip(config, model, "llava:llava")
-    layers = (*tower.blocks, *tower.idle)
-    clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused), path="model.video_tower.")
-    return tower._replace(processor="processors:process_square", others=(clips,), path="image_tower")
+    layers = (*tower.blocks, *tower.idle_blocks)
+    clips = OtherTower(
+        part="vision", blocks=layers, tensors=(*tower.stem_tensors, *tower.unused_tensors), path="model.video_tower."
+    )
+    return tower._replace(processor="processors:process_square", other_towers=(clips,), path="image_tower")
 
 
 def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
@@ -126,12 +130,12 @@ def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
     tower = siglip(config, model, "llava:llava_onevision", attention="separate")
     newline = ParameterTensor("image_newline", (model.language.hidden_size,), "projector")
     return tower._replace(
-        closing=(),
-        unused=(*tower.closing, *pooling_head(config, tower)),
-        projector=(newline, *projector(model, tower.hidden)),
-        tile_tokens=tower.tile,
+        closing_tensors=(),
+        unused_tensors=(*tower.closing_tensors, *pooling_head(config, tower)),
+        projector_tensors=(newline, *projector(model, tower.hidden)),
+        tokens_per_tile=tower.rows_per_tile,
         activation=outer.activation("projector_hidden_act", default="gelu"),
-        side=square_side(config, "image_size", SIGLIP_PIXELS.side),
+        largest_picture=square_side(config, "image_size", SIGLIP_PIXELS.side),
         processor="llava:process_onevision",
     )
 
@@ -184,23 +188,23 @@ def _clip(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
         kind=kind,
         hidden=size.width,
         blocks=((block, used_layers),),
-        idle=((block, size.depth - used_layers),) if used_layers < size.depth else (),
-        channels=pixels.channels,
-        merge=1,
-        outputs=model.language.hidden_size,
-        stem=(
+        idle_blocks=((block, size.depth - used_layers),) if used_layers < size.depth else (),
+        values_per_patch=pixels.channels,
+        patches_per_token=1,
+        token_width=model.language.hidden_size,
+        stem_tensors=(
             ParameterTensor("embeddings.class_embedding", (size.width,), "vision"),
             *patch_convolution_tensors("embeddings.patch_embedding", size.width, pixels, bias=False),
             ParameterTensor("embeddings.position_embedding.weight", (rows, size.width), "position"),
             *norm_pair("pre_layrnorm", size.width),
         ),
-        projector=projector(model, size.width),
-        hooked=True,
-        unused=norm_pair("post_layernorm", size.width),
-        tile=rows,
-        tile_tokens=pixels.patches,
-        classes=1,
-        patch=pixels.patch,
+        projector_tensors=projector(model, size.width),
+        embedding_can_be_hooked=True,
+        unused_tensors=norm_pair("post_layernorm", size.width),
+        rows_per_tile=rows,
+        tokens_per_tile=pixels.patches,
+        class_tokens_per_tile=1,
+        patch_side=pixels.patch,
         heads=size.heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
@@ -214,8 +218,8 @@ def llava_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    token, weight, table, *norm = vision.stem
-    patches = ctx.tokens - ctx.setting.images * vision.classes
+    token, weight, table, *norm = vision.stem_tensors
+    patches = ctx.tokens - ctx.setting.images * vision.class_tokens_per_tile
     x, live = require_input_grads(patch_convolution(ctx, vision, patches, weight, None), require_grad=require_grad)
     x = add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table)
     return layer_norm(ctx, x, tuple(norm)), live
@@ -224,7 +228,7 @@ def llava_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
 def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``multi_modal_projector`` (two matrices) on the patches of the hidden layer that the config selects."""
     x = drop_class_tokens(ctx, vision, x)
-    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector, copies=True), joins=True)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector_tensors, copies=True), joins=True)
 
 
 def llava_next_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
@@ -232,13 +236,13 @@ def llava_next_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[V
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.images * vision.classes, "fp32")
+    hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.images * vision.class_tokens_per_tile, "fp32")
     return llava_stem(ctx, vision, require_grad)
 
 
 def llava_next_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``multi_modal_projector`` on the patches, and join the tiles with ``pack_image_features``."""
-    newline, *matrices = vision.projector
+    newline, *matrices = vision.projector_tensors
     x = drop_class_tokens(ctx, vision, x)
     x = projector_mlp(ctx, vision, x, tuple(matrices), copies=True)
     return packed(ctx, x, newline)
@@ -268,7 +272,7 @@ def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     The tower's output also holds the normed rows, which nothing reads.
     """
-    newline, *matrices = vision.projector
+    newline, *matrices = vision.projector_tensors
     unused_post_layernorm(ctx, x)
     x = projector_mlp(ctx, vision, x, tuple(matrices), copies=ctx.setting.images > 1)
     return packed(ctx, x, newline)
@@ -293,15 +297,15 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    tile_side = math.isqrt(vision.tile_tokens)
-    rows, columns = _best_grid(height, width, vision.patch * tile_side)
+    tile_side = math.isqrt(vision.tokens_per_tile)
+    rows, columns = _best_grid(height, width, vision.patch_side * tile_side)
     unpadded = _unpadded(height, width, rows * tile_side, columns * tile_side)
     tiles = rows * columns + 1
     default = ("image_grid_pinpoints", [list(grid) for grid in GRIDS], WHY)
     return ProcessedPicture(
         pictures=tiles,
-        patches=tiles * vision.tile,
-        tokens=vision.tile_tokens + unpadded[0] * unpadded[1] + unpadded[0],
+        patches=tiles * vision.rows_per_tile,
+        tokens=vision.tokens_per_tile + unpadded[0] * unpadded[1] + unpadded[0],
         defaults=(default,),
     )
 
@@ -317,21 +321,21 @@ def process_onevision(vision: Vision, height: int, width: int, frames: int | Non
     """
     no_clips(frames)
     no_limits(limits)
-    tile_side = math.isqrt(vision.tile_tokens)
+    tile_side = math.isqrt(vision.tokens_per_tile)
     sides = range(1, ONEVISION_GRID_SIDE + 1)
     grids = tuple(product(sides, sides))
-    rows, columns = _best_grid(height, width, vision.side, grids)
+    rows, columns = _best_grid(height, width, vision.largest_picture, grids)
     tiles = rows * columns + 1
     unpadded = _unpadded(height, width, rows * tile_side, columns * tile_side)
-    ratio = math.sqrt(unpadded[0] * unpadded[1] / (ONEVISION_MAX_TILES * vision.tile_tokens))
+    ratio = math.sqrt(unpadded[0] * unpadded[1] / (ONEVISION_MAX_TILES * vision.tokens_per_tile))
     if ratio > ONEVISION_SHRINK_RATIO:
         unpadded = int(unpadded[0] // ratio), int(unpadded[1] // ratio)
     return ProcessedPicture(
         pictures=tiles,
-        patches=tiles * vision.tile,
-        tokens=vision.tile_tokens + unpadded[0] * unpadded[1] + unpadded[0],
+        patches=tiles * vision.rows_per_tile,
+        tokens=vision.tokens_per_tile + unpadded[0] * unpadded[1] + unpadded[0],
         defaults=(("image_grid_pinpoints", f"{ONEVISION_GRID_SIDE} x {ONEVISION_GRID_SIDE} tiles at most", WHY),),
-        of_several=(1, vision.tile, vision.tile_tokens + 1),
+        of_several=(1, vision.rows_per_tile, vision.tokens_per_tile + 1),
     )
 
 

@@ -93,25 +93,25 @@ def _tower(config: ConfigReader, model: TowerContext, default_mode: str) -> Visi
         kind="minicpm:minicpm",
         hidden=width,
         blocks=((layer, insert_layer_id + 1), (layer, layers_after)) if has_merger else ((layer, depth),),
-        channels=pixels.channels,
-        merge=patches_per_window * patches_per_window if has_merger else patches_per_window,
-        outputs=outputs,
-        stem=(
+        values_per_patch=pixels.channels,
+        patches_per_token=patches_per_window * patches_per_window if has_merger else patches_per_window,
+        token_width=outputs,
+        stem_tensors=(
             *patch_convolution_tensors("embeddings.patch_embedding", width, pixels),
             ParameterTensor("embeddings.position_embedding.weight", (pixels.patches, width), "position"),
         ),
-        between=Between(merger, patches_per_window) if has_merger else None,
-        unused=() if has_merger else merger,
-        closing=norm_pair("post_layernorm", width),
-        projector=(
+        middle=Between(merger, patches_per_window) if has_merger else None,
+        unused_tensors=() if has_merger else merger,
+        closing_tensors=norm_pair("post_layernorm", width),
+        projector_tensors=(
             *norm_pair("mlp.0.pre_norm", merged_width),
             *two_matrices(("mlp.0.linear_1", "mlp.0.linear_2"), merged_width, merged_width, outputs),
         ),
-        hooked=True,
-        gives_out=False,
-        patch=pixels.patch,
+        embedding_can_be_hooked=True,
+        returns_image_tokens=False,
+        patch_side=pixels.patch,
         processor="minicpm:process",
-        separators=2,
+        separator_tokens=2,
         heads=size.heads,
         activation=activation,
         path="vision_tower",
@@ -156,7 +156,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
     )
@@ -184,7 +184,7 @@ def between(ctx: Context, vision: Vision, x: Value) -> Value:
     ``x``: [patches, hidden]; the result has a quarter of the rows.
     """
     tape, shape = ctx.tape, x.shape
-    merger = vision.between_tensors
+    merger = vision.middle_tensors
     matrices = [t for t in merger if t.linear]
     order = tape.new((shape[0],), "int64", "places of windows")
     hidden_states = layer_norm(ctx, x, _norm_tensors(merger, "layer_norm1"))
@@ -230,8 +230,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = last_hidden_state(ctx, vision, x)
     x = slices(tape, x, x.shape)[0]
     x = copy(tape, x, "merge patches").view(x.shape[0] // MERGED_WINDOW, x.shape[1] * MERGED_WINDOW)
-    x = layer_norm(ctx, x, vision.projector[:2])
-    first, second = (t for t in vision.projector if t.linear)
+    x = layer_norm(ctx, x, vision.projector_tensors[:2])
+    first, second = (t for t in vision.projector_tensors if t.linear)
     inner = linear_layer(ctx, x, first, bias=True)
     del x
     activated = activation(tape, inner, "gelu")
@@ -254,7 +254,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    factor = vision.patch * math.isqrt(vision.merge)
+    factor = vision.patch_side * math.isqrt(vision.patches_per_token)
     grid = _slice_grid(height, width)
     overview = _patch_count(vision, _best_resize(height, width, factor, grows=grid == (1, 1)))
     sizes: tuple[int, ...] = (overview,)
@@ -266,7 +266,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=len(sizes),
         patches=patches,
-        tokens=patches // vision.merge,
+        tokens=patches // vision.patches_per_token,
         separators=IMAGE_ID_SEPARATORS + 2 * len(sizes) + grid[0] - 1,
         defaults=(("max_slices", SLICES, DEFAULT_PROCESSOR),),
         sizes=sizes,
@@ -275,7 +275,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 def _patch_count(vision: Vision, sides: tuple[int, int]) -> int:
     """Patches of a picture of ``sides``: height and width in pixels."""
-    return (sides[0] // vision.patch) * (sides[1] // vision.patch)
+    return (sides[0] // vision.patch_side) * (sides[1] // vision.patch_side)
 
 
 def _nearest_multiple(length: float, divisor: int) -> int:
@@ -322,6 +322,6 @@ def unrotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 FORWARDS = {
-    "minicpm": TowerForward(stem, project, between=between),
+    "minicpm": TowerForward(stem, project, middle=between),
 }
 """By name, the forward passes of a kind of tower."""

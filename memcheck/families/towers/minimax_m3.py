@@ -59,21 +59,21 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="minimax_m3:minimax_m3",
         hidden=width,
         blocks=((_layer(config, size), size.depth),),
-        channels=pixel_channels * frames * patch * patch,
-        merge=merge,
-        outputs=outputs,
-        stem=(
+        values_per_patch=pixel_channels * frames * patch * patch,
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=(
             ParameterTensor("embeddings.proj.weight", (width, pixel_channels, frames, patch, patch), "vision"),
             *norm_pair("pre_layrnorm", width),
         ),
-        projector=(
+        projector_tensors=(
             *two_matrices(("linear_1", "linear_2"), width, projector_width, outputs),
             *two_matrices(("merge_linear_1", "merge_linear_2"), outputs * merge, projector_width, outputs),
         ),
-        hooked=False,
-        patch=patch,
+        embedding_can_be_hooked=False,
+        patch_side=patch,
         processor="processors:process_minimax",
-        separators=2,
+        separator_tokens=2,
         heads=size.heads,
         path="vision_tower",
         layers="layers",
@@ -95,7 +95,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """Compute ``embeddings`` and ``pre_layrnorm``, and the rotary tables in the norm's dtype. No hook finds these
     modules.
     """
-    weight, *norm = vision.stem
+    weight, *norm = vision.stem_tensors
     x = patch_convolution(ctx, vision, ctx.tokens, weight, None)
     keep_in_variable(ctx, x)  # `embeds`, a variable while the layers run
     mixer = vision.blocks[0][0].mixer
@@ -106,10 +106,12 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``multi_modal_projector``: two matrices for each patch, then two for each four patches side by side."""
-    projected = projector_mlp(ctx, vision, x, vision.projector[:4])
+    projected = projector_mlp(ctx, vision, x, vision.projector_tensors[:4])
     del x
-    projected = projected.view(projected.shape[0] // vision.merge, projected.shape[1] * vision.merge)
-    return cat_image_tokens(ctx, projector_mlp(ctx, vision, projected, vision.projector[4:]))
+    projected = projected.view(
+        projected.shape[0] // vision.patches_per_token, projected.shape[1] * vision.patches_per_token
+    )
+    return cat_image_tokens(ctx, projector_mlp(ctx, vision, projected, vision.projector_tensors[4:]))
 
 
 def part_rotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:

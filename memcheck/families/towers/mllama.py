@@ -79,21 +79,21 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             (layer, size.depth),
             (layer._replace(extra_tensors=gates, branch_scale="tanh"), global_layers),
         ),
-        channels=pixels.channels,
-        merge=1,
-        outputs=outputs,
-        stem=before_layers,
-        projector=linear("multi_modal_projector", outputs, features, "projector", "none", bias=True),
-        between=Between(between_layers),
-        gathered=gathered,
-        hooked=True,
-        cross=CrossReading(_crossing_layers(model), tiles),
-        tile=tiles * padded_rows,
-        tile_tokens=tiles * rows,
-        budgets=(tiles * padded_rows,),
-        classes=tiles * (padded_rows - rows + 1),
-        gives_out=False,
-        patch=pixels.patch,
+        values_per_patch=pixels.channels,
+        patches_per_token=1,
+        token_width=outputs,
+        stem_tensors=before_layers,
+        projector_tensors=linear("multi_modal_projector", outputs, features, "projector", "none", bias=True),
+        middle=Between(between_layers),
+        feature_layers=gathered,
+        embedding_can_be_hooked=True,
+        cross_attention=CrossReading(_crossing_layers(model), tiles),
+        rows_per_tile=tiles * padded_rows,
+        tokens_per_tile=tiles * rows,
+        token_budgets=(tiles * padded_rows,),
+        class_tokens_per_tile=tiles * (padded_rows - rows + 1),
+        returns_image_tokens=False,
+        patch_side=pixels.patch,
         heads=size.heads,
         processor="mllama:process",
         path="vision_model",
@@ -173,12 +173,13 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape, pictures = ctx.tape, max(1, ctx.setting.images)
-    weight, pre_tile_table, pre_tile_gate, token, gate, table, tile_table, *norm = vision.stem
+    weight, pre_tile_table, pre_tile_gate, token, gate, table, tile_table, *norm = vision.stem_tensors
     x, live = require_input_grads(
-        patch_convolution(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), require_grad=require_grad
+        patch_convolution(ctx, vision, ctx.tokens - pictures * vision.class_tokens_per_tile, weight, None),
+        require_grad=require_grad,
     )
     x = _add_tile_positions(ctx, x, pre_tile_table, pre_tile_gate)
-    rows_without_padding = ctx.tokens * vision.tile_tokens // vision.tile
+    rows_without_padding = ctx.tokens * vision.tokens_per_tile // vision.rows_per_tile
     x = prepend_class_token(ctx, x, token, rows_without_padding)
     x = add_position_embedding(ctx, x, table, looked_up=False)
     x = _add_tile_positions(ctx, x, tile_table, gate)
@@ -246,7 +247,7 @@ def _padded(ctx: Context, x: Value, rows: int) -> Value:
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``layernorm_post`` and ``post_tile_positional_embedding``, between the local and the global layers."""
-    *norm, table, gate = vision.between_tensors
+    *norm, table, gate = vision.middle_tensors
     return _add_tile_positions(ctx, layer_norm(ctx, x, tuple(norm)), table, gate)
 
 
@@ -256,7 +257,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     Returns [rows without padding, text hidden], the states that the text's cross-attention reads.
     """
     tape, hidden = ctx.tape, x.shape[1]
-    real, count = ctx.tokens * vision.tile_tokens // vision.tile, len(vision.gathered)
+    real, count = ctx.tokens * vision.tokens_per_tile // vision.rows_per_tile, len(vision.feature_layers)
     shape, dtype = x.shape, x.dtype
     stacked = tape.new((shape[0], hidden * count), dtype, "stack of earlier rows")
     out = tape.value((real, hidden * (count + 1)), dtype, "cat earlier rows")
@@ -265,7 +266,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     stack = ((shape[0], hidden * count), dtype, "stack backward")  # earlier layers' parts of it wait for them
     x = operator(tape, out, x, "slice backward", later=[stack])
     keep_in_variable(ctx, x)  # `last_hidden_state`
-    return linear_layer(ctx, x, vision.projector[0], bias=True)
+    return linear_layer(ctx, x, vision.projector_tensors[0], bias=True)
 
 
 def additive_mask(ctx: Context, attention: TowerAttention, x: Value) -> Value:
@@ -279,7 +280,7 @@ def additive_mask(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 FORWARDS = {
-    "mllama": TowerForward(stem, project, between=between),
+    "mllama": TowerForward(stem, project, middle=between),
 }
 """By name, the forward passes of a kind of tower."""
 
@@ -292,4 +293,4 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    return ProcessedPicture(pictures=1, patches=vision.tile, tokens=1)
+    return ProcessedPicture(pictures=1, patches=vision.rows_per_tile, tokens=1)

@@ -69,17 +69,17 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="molmo2:molmo2",
         hidden=width,
         blocks=((block, last_used),),
-        idle=((block, depth - last_used),) if last_used < depth else (),
-        channels=pixels.channels,
-        merge=POOLED,
-        outputs=outputs,
-        stem=(
+        idle_blocks=((block, depth - last_used),) if last_used < depth else (),
+        values_per_patch=pixels.channels,
+        patches_per_token=POOLED,
+        token_width=outputs,
+        stem_tensors=(
             ParameterTensor("positional_embedding", (pixels.patches, width), "position"),
             *linear("patch_embedding", width, pixels.channels, "vision", "none", bias=True),
         ),
-        projector=projector,
-        hooked=False,
-        gathered=feature_layers[:-1],
+        projector_tensors=projector,
+        embedding_can_be_hooked=False,
+        feature_layers=feature_layers[:-1],
         perceiver=Perceiver(
             latents=1,
             heads=pooling_heads,
@@ -88,11 +88,11 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             activation=adapter.activation(default="silu"),
         ),
         placement="added",
-        tile=pixels.patches,
-        tile_tokens=ceil_div(pixels.side // pixels.patch, 2) ** 2,
-        patch=pixels.patch,
+        rows_per_tile=pixels.patches,
+        tokens_per_tile=ceil_div(pixels.side // pixels.patch, 2) ** 2,
+        patch_side=pixels.patch,
         processor="molmo2:process",
-        separators=4,
+        separator_tokens=4,
         heads=heads,
         path="vision_tower",
         projector_path="multi_modal_projector",
@@ -160,10 +160,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    table, weight, _ = vision.stem
+    table, weight, _ = vision.stem_tensors
     weights = ctx.weights(weight, bias=True)
     dtype = weights.weight.dtype
-    pixels = ctx.tape.value((ctx.tokens, vision.channels), dtype, "pixel_values")
+    pixels = ctx.tape.value((ctx.tokens, vision.values_per_patch), dtype, "pixel_values")
     x = kernels.linear(ctx.tape, pixels, weights, weight.name)
     del pixels
     return require_input_grads(add_position_embedding(ctx, x, table, looked_up=False), require_grad=require_grad)
@@ -175,16 +175,18 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     ``x``: the last used layer's rows [patches, hidden], which earlier layers' rows are concatenated with.
     """
     tape, perceiver = ctx.tape, vision.perceiver
-    tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
-    shape, dtype, count = x.shape, x.dtype, 1 + len(vision.gathered)
+    tokens = ctx.setting.image_tokens or x.shape[0] // vision.patches_per_token
+    shape, dtype, count = x.shape, x.dtype, 1 + len(vision.feature_layers)
     joined = tape.value((shape[0], count * shape[1]), dtype, "cat layers")
     joined = operator(tape, joined, x, "narrow")
     if perceiver is None:
         return joined
-    query, key, value, output, gate, up, down = (t for t in vision.projector if t.linear)
+    query, key, value, output, gate, up, down = (t for t in vision.projector_tensors if t.linear)
     del x
-    pooled_indexes = tape.new((tokens * vision.merge,), "int64", "pooled patches")
-    patches = index(tape, joined, pooled_indexes, (tokens * vision.merge, joined.shape[1]), "patches to pool")
+    pooled_indexes = tape.new((tokens * vision.patches_per_token,), "int64", "pooled patches")
+    patches = index(
+        tape, joined, pooled_indexes, (tokens * vision.patches_per_token, joined.shape[1]), "patches to pool"
+    )
     patches = _mask_invalid(ctx, patches)
     summed = _mean_of_patches(ctx, patches, tokens)
     q = linear_layer(ctx, summed, query, bias=True)
@@ -259,19 +261,19 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    patches_per_side = math.isqrt(vision.tile)
-    window, margin = (patches_per_side - OVERLAP_PATCHES) * vision.patch, OVERLAP_PATCHES * vision.patch
+    patches_per_side = math.isqrt(vision.rows_per_tile)
+    window, margin = (patches_per_side - OVERLAP_PATCHES) * vision.patch_side, OVERLAP_PATCHES * vision.patch_side
     rows, columns = _tiling(height - margin, width - margin, window)
     token_rows, token_columns = (
         ceil_div(n * (patches_per_side - OVERLAP_PATCHES) + OVERLAP_PATCHES, 2) for n in (rows, columns)
     )
     squares = rows * columns + 1
-    tokens = vision.tile_tokens + token_rows * token_columns
+    tokens = vision.tokens_per_tile + token_rows * token_columns
     return ProcessedPicture(
         pictures=squares,
-        patches=squares * vision.tile,
+        patches=squares * vision.rows_per_tile,
         tokens=tokens,
-        separators=vision.separators,
+        separators=vision.separator_tokens,
         defaults=(("max_tiles", MAX_TILES, PROCESSOR_DEFAULT),),
     )
 

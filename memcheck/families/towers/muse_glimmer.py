@@ -71,10 +71,10 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="muse_glimmer:muse_glimmer",
         hidden=width,
         blocks=_layers(config, size, grid_rows * grid_rows),
-        channels=channels,
-        merge=merge,
-        outputs=outputs,
-        stem=(
+        values_per_patch=channels,
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=(
             *linear("patch_embedder.patch_embedding", width, channels, "vision", "none"),
             ParameterTensor(
                 "patch_embedder.position_embedding_table.weight",
@@ -83,17 +83,17 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
             ),
             *norm_pair("ln_pre", width),
         ),
-        projector=(
+        projector_tensors=(
             *linear("vision_adapter.fc1", inner, merged_width, "projector", "none"),
             *linear("vision_adapter.fc2", inner, inner, "projector", "none"),
             *linear("vision_projection", outputs, inner, "projector", "none"),
         ),
-        hooked=False,
-        closing=norm_pair("ln_post", width),
-        patch=patch,
+        embedding_can_be_hooked=False,
+        closing_tensors=norm_pair("ln_post", width),
+        patch_side=patch,
         processor="muse_glimmer:process",
-        separators=2,
-        gives_out=False,
+        separator_tokens=2,
+        returns_image_tokens=False,
         heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
@@ -129,7 +129,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     Also returns the rotary tables. No hook finds the patches, so ``require_grad`` has no effect.
     """
     tape = ctx.tape
-    weight, table, *norm = vision.stem
+    weight, table, *norm = vision.stem_tensors
     x = linear_layer(ctx, flat_pixel_values(ctx, vision), weight)
     x = add(tape, x, cast(tape, interpolated_positions(ctx, table), x.dtype), "add positions")
     x = layer_norm(ctx, x, tuple(norm))
@@ -167,11 +167,11 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """
     tape, shape = ctx.tape, x.shape
     x = index(tape, x, tape.new(shape[:1], "int64", "reverse index"), shape, "picture order")
-    x = layer_norm(ctx, x, vision.closing)
+    x = layer_norm(ctx, x, vision.closing_tensors)
     x = index(tape, x, tape.new(shape[:1], "int64", "shuffle index"), shape, "pixel shuffle")
-    x = copy(tape, x, "pixel shuffle").view(shape[0] // vision.merge, shape[1] * vision.merge)
+    x = copy(tape, x, "pixel shuffle").view(shape[0] // vision.patches_per_token, shape[1] * vision.patches_per_token)
     keep_in_variable(ctx, x)  # `last_hidden_state`
-    *adapter, last = vision.projector
+    *adapter, last = vision.projector_tensors
     for tensor in adapter:
         x = activation(tape, linear_layer(ctx, x, tensor), vision.activation)
     x = linear_layer(ctx, x, last)
@@ -191,10 +191,10 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    rows, columns = grid(height, width, vision.patch * math.isqrt(vision.merge))
+    rows, columns = grid(height, width, vision.patch_side * math.isqrt(vision.patches_per_token))
     return ProcessedPicture(
         pictures=1,
-        patches=rows * columns * vision.merge,
+        patches=rows * columns * vision.patches_per_token,
         tokens=rows * columns,
         separators=2,
         defaults=(("max_image_tokens", MOST, WHY),),

@@ -27,7 +27,7 @@ def read_2_5(config: ConfigReader, model: TowerContext) -> Vision:
     tower = read_windowed(config, model)
     return tower._replace(
         blocks=tuple((_separate(block, tower.hidden), n) for block, n in tower.blocks),
-        others=_audio_2_5(model.outer, model.language.hidden_size),
+        other_towers=_audio_2_5(model.outer, model.language.hidden_size),
     )
 
 
@@ -39,7 +39,7 @@ def read_3(config: ConfigReader, model: TowerContext) -> Vision:
     tower = deepstack_tower(config, model, names, (8, 16, 24))
     audio_towers = _audio_3(model.outer, model.language.hidden_size)
     return tower._replace(
-        others=audio_towers, processor="processors:process_2"
+        other_towers=audio_towers, processor="processors:process_2"
     )  # Qwen2-VL's image processor, with patches of 16
 
 

@@ -73,21 +73,21 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="ovis2:ovis2",
         hidden=width,
         blocks=((block, size.depth),),
-        channels=pixels.channels,
-        merge=stride * stride,
-        outputs=outputs,
-        stem=(
+        values_per_patch=pixels.channels,
+        patches_per_token=stride * stride,
+        token_width=outputs,
+        stem_tensors=(
             *patch_convolution_tensors(embedding + "patch_embedding", width, pixels),
             ParameterTensor(embedding + "position_embedding.weight", (pixels.patches, width), "position"),
             ParameterTensor(embedding + "rms_norm.weight", (width,), "norm"),
         ),
-        projector=_visual_words(config, width * stride * stride, outputs),
-        hooked=False,
-        closing=(ParameterTensor("transformer.rms_norm.weight", (width,), "norm"),),
-        tile=pixels.patches,
-        tile_tokens=ceil_div(pixels.side // pixels.patch, stride) ** 2,
-        patch=pixels.patch,
-        separators=2,
+        projector_tensors=_visual_words(config, width * stride * stride, outputs),
+        embedding_can_be_hooked=False,
+        closing_tensors=(ParameterTensor("transformer.rms_norm.weight", (width,), "norm"),),
+        rows_per_tile=pixels.patches,
+        tokens_per_tile=ceil_div(pixels.side // pixels.patch, stride) ** 2,
+        patch_side=pixels.patch,
+        separator_tokens=2,
         heads=size.heads,
         path="vision_tower",
         layers="transformer.encoder.layers",
@@ -116,7 +116,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table, norm = vision.stem
+    weight, bias, table, norm = vision.stem_tensors
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
     x = add_position_embedding(ctx, x, table)
@@ -129,13 +129,13 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     The last norm, ``head_linear``, ``head_norm``, a softmax, and ``visual_embeddings_table``: [image tokens, text
     hidden].
     """
-    tape, norm = ctx.tape, vision.closing[0]
+    tape, norm = ctx.tape, vision.closing_tensors[0]
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
-    head, *norms, table = vision.projector
-    tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
-    if vision.merge > 1:
-        x = _padded(ctx, x, (tokens * vision.merge, x.shape[1]))
-        x = copy(tape, x, "permute").view(tokens, vision.hidden * vision.merge)
+    head, *norms, table = vision.projector_tensors
+    tokens = ctx.setting.image_tokens or x.shape[0] // vision.patches_per_token
+    if vision.patches_per_token > 1:
+        x = _padded(ctx, x, (tokens * vision.patches_per_token, x.shape[1]))
+        x = copy(tape, x, "permute").view(tokens, vision.hidden * vision.patches_per_token)
     keep_in_variable(ctx, x)  # `last_hidden_state`
     logits = layer_norm(ctx, linear_layer(ctx, x, head), tuple(norms))
     del x

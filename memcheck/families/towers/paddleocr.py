@@ -38,13 +38,13 @@ def read_paddle(config: ConfigReader, model: TowerContext) -> Vision:
     merged_width = tower.hidden * merge
     matrices = two_matrices(("linear_1", "linear_2"), merged_width, merged_width, outputs)
     return tower._replace(
-        merge=merge,
-        hooked=False,
-        tile=0,
-        projector=norm_pair("pre_norm", tower.hidden) + matrices,
+        patches_per_token=merge,
+        embedding_can_be_hooked=False,
+        rows_per_tile=0,
+        projector_tensors=norm_pair("pre_norm", tower.hidden) + matrices,
         processor="processors:process_paddle",
-        separators=2,
-        gives_out=False,
+        separator_tokens=2,
+        returns_image_tokens=False,
         activation="gelu",
         path="visual",
         layers="vision_model.encoder.layers",
@@ -58,7 +58,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     Also returns the rotary tables, which live while the layers run. ``require_grad``: make the output of
     ``patch_embedding`` require a gradient, as ``enable_input_require_grads`` does.
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
     )
@@ -75,8 +75,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     The projector copies four patches side by side into one row.
     """
     x = last_hidden_state(ctx, vision, x)
-    x = copy(ctx.tape, layer_norm(ctx, x, vision.projector[:2]), "merge patches")
-    return cat_image_tokens(ctx, merge(ctx, vision, x, vision.projector[2:]))
+    x = copy(ctx.tape, layer_norm(ctx, x, vision.projector_tensors[:2]), "merge patches")
+    return cat_image_tokens(ctx, merge(ctx, vision, x, vision.projector_tensors[2:]))
 
 
 FORWARDS = {

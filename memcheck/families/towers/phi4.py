@@ -135,14 +135,16 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
     tower = siglip(config, model, "phi4:phi4", attention="phi4:masked_apart", layers=LAYERS, pixels=PIXELS)
-    tile_side = tower.patch * isqrt(tower.tile)
+    tile_side = tower.patch_side * isqrt(tower.rows_per_tile)
     config.ignore("model_type", "image_token_id")
     crop_size, feature_layer = config.integer("crop_size", default=tile_side), config.raw("feature_layer")
     feature_layer = -2 if feature_layer is None else feature_layer
     if crop_size != tile_side:
         config.fail("crop_size", f"crops of {crop_size} pixels have no memory model where image_size is {tile_side}")
-    if tile_side // tower.patch % POOLED:
-        config.fail("image_size", f"an odd number of patches a side has no memory model: {tile_side // tower.patch}")
+    if tile_side // tower.patch_side % POOLED:
+        config.fail(
+            "image_size", f"an odd number of patches a side has no memory model: {tile_side // tower.patch_side}"
+        )
     ((block, depth),) = tower.blocks
     if isinstance(block.mlp, Mlp):
         block = block._replace(mlp=CopiedGradientMlp(*block.mlp))
@@ -157,22 +159,22 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     used_layers = depth + 1 + feature_layer
     return tower._replace(
         blocks=((block, used_layers),),
-        idle=((block, depth - used_layers),) if used_layers < depth else (),
-        closing=(),
-        unused=(*tower.closing, *pooling_head(config, tower)),
-        projector=(
+        idle_blocks=((block, depth - used_layers),) if used_layers < depth else (),
+        closing_tensors=(),
+        unused_tensors=(*tower.closing_tensors, *pooling_head(config, tower)),
+        projector_tensors=(
             ParameterTensor("global_img_feature_extensor", (1, 1, tower.hidden), "projector"),
             ParameterTensor("sub_img_feature_extensor", (1, 1, 1, tower.hidden), "projector"),
             *two_matrices(("img_projection_up", "img_projection_down"), tower.hidden, outputs, outputs),
         ),
-        merge=POOLED * POOLED,
-        tile_tokens=tower.tile // (POOLED * POOLED),
-        position_bytes=4,
+        patches_per_token=POOLED * POOLED,
+        tokens_per_tile=tower.rows_per_tile // (POOLED * POOLED),
+        position_bytes_per_patch=4,
         processor="phi4:process",
         placement="put",
-        gives_out=False,
+        returns_image_tokens=False,
         activation="gelu",
-        others=(read_audio(outer.section("audio_config"), outputs),),
+        other_towers=(read_audio(outer.section("audio_config"), outputs),),
         path="embed_tokens_extend.image_embed.img_processor",
         projector_path="embed_tokens_extend.image_embed",
     )
@@ -185,7 +187,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     The hook is on ``patch_embedding``. Positions are looked up for every patch.
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
     )
@@ -199,8 +201,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     A learned token ends each row of the squares, and another one separates the whole picture from them.
     """
-    global_token, row_token, *matrices = vision.projector
-    tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
+    global_token, row_token, *matrices = vision.projector_tensors
+    tokens = ctx.setting.image_tokens or x.shape[0] // vision.patches_per_token
     normed = Value(ctx.tape.new(x.shape, x.dtype, "post_layernorm"), x.shape, x.dtype)
     joined = Value(ctx.tape.new(x.shape, x.dtype, "rows of all squares side by side"), x.shape, x.dtype)
     attention_pooling_head(ctx, vision, x)
@@ -236,8 +238,8 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    patches_per_side = math.isqrt(vision.tile)
-    tile_side = patches_per_side * vision.patch
+    patches_per_side = math.isqrt(vision.rows_per_tile)
+    tile_side = patches_per_side * vision.patch_side
     columns, rows = math.ceil(width / tile_side), math.ceil(height / tile_side)
     if columns * rows > MAX_SQUARES:
         columns, rows = closest_aspect_ratio_grid(height, width, tile_side, MAX_SQUARES)
@@ -256,7 +258,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     squares = columns * rows + 1
     return ProcessedPicture(
         pictures=squares,
-        patches=squares * vision.tile,
+        patches=squares * vision.rows_per_tile,
         tokens=tokens,
         defaults=(("max_tiles", MAX_SQUARES, PROCESSOR_DEFAULT),),
     )
@@ -264,7 +266,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 def _filled_tokens(padding: int, patches: int, vision: Vision) -> int:
     """Image tokens along a side: every second patch that is not all padding. ``padding``: in pixels."""
-    return ceil_div(patches - padding // vision.patch, 2)
+    return ceil_div(patches - padding // vision.patch_side, 2)
 
 
 def masked_apart(ctx: Context, attention: TowerAttention, x: Value) -> Value:

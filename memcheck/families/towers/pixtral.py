@@ -74,7 +74,7 @@ def read_mistral3(config: ConfigReader, model: TowerContext) -> Vision:
         *linear("patch_merger.merging_layer", width, width * merge, "projector", "none"),
         *two_matrices(("linear_1", "linear_2"), width, outputs, outputs, bias=bias),
     )
-    return tower._replace(projector=projector, merge=merge, processor="pixtral:process")
+    return tower._replace(projector_tensors=projector, patches_per_token=merge, processor="pixtral:process")
 
 
 def read_lighton(config: ConfigReader, model: TowerContext) -> Vision:
@@ -97,17 +97,17 @@ def pixtral(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
         kind=kind,
         hidden=size.width,
         blocks=((block, size.depth),),
-        channels=pixels.channels,
-        merge=1,
-        outputs=model.language.hidden_size,
-        stem=(
+        values_per_patch=pixels.channels,
+        patches_per_token=1,
+        token_width=model.language.hidden_size,
+        stem_tensors=(
             *patch_convolution_tensors("patch_conv", size.width, pixels, bias=False),
             ParameterTensor("ln_pre.weight", (size.width,), "norm"),
         ),
-        projector=(),
-        hooked=True,
-        patch=pixels.patch,
-        side=pixels.side,
+        projector_tensors=(),
+        embedding_can_be_hooked=True,
+        patch_side=pixels.patch,
+        largest_picture=pixels.side,
         heads=size.heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
@@ -124,7 +124,7 @@ def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
-    weight, norm = vision.stem
+    weight, norm = vision.stem_tensors
     x, live = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, None), require_grad=require_grad)
     x = rms_norm_pieces(tape, copy(tape, x, "cat pictures"), ctx.parameter(norm.name, norm.shape))
     shape = (ctx.tokens, vision.hidden // vision.heads)
@@ -139,16 +139,18 @@ def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
 
 def pixtral_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``multi_modal_projector``, two matrices: [image tokens, text hidden]."""
-    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector), joins=True)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector_tensors), joins=True)
 
 
 def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``multi_modal_projector``: an RMSNorm, a matrix that merges four patches, and two more matrices."""
     tape = ctx.tape
-    norm, merging, *matrices = vision.projector
+    norm, merging, *matrices = vision.projector_tensors
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     x = copy(tape, copy(tape, x, "unfold"), "cat pictures")
-    x = linear_layer(ctx, x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge), merging)
+    x = linear_layer(
+        ctx, x.view(x.shape[0] // vision.patches_per_token, x.shape[1] * vision.patches_per_token), merging
+    )
     return return_image_tokens(ctx, projector_mlp(ctx, vision, x, tuple(matrices)), joins=True)
 
 
@@ -161,18 +163,20 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     no_clips(frames)
     no_limits(limits)
     why = "vision_config.image_size, the longest side that the released checkpoint's processor leaves"
-    return resized(vision, height, width, vision.side)._replace(defaults=(("longest_edge", vision.side, why),))
+    return resized(vision, height, width, vision.largest_picture)._replace(
+        defaults=(("longest_edge", vision.largest_picture, why),)
+    )
 
 
 def resized(vision: Vision, height: int, width: int, longest_edge: int) -> ProcessedPicture:
     """Count patches and image tokens of a picture whose longest side is limited to ``longest_edge`` pixels."""
-    factor = vision.patch * math.isqrt(vision.merge)
+    factor = vision.patch_side * math.isqrt(vision.patches_per_token)
     ratio = max(height, width) / longest_edge
     if ratio > 1:
         height, width = math.floor(height / ratio), math.floor(width / ratio)
     rows, columns = (height - 1) // factor + 1, (width - 1) // factor + 1
     tokens = rows * columns
-    return ProcessedPicture(pictures=1, patches=tokens * vision.merge, tokens=tokens, separators=rows)
+    return ProcessedPicture(pictures=1, patches=tokens * vision.patches_per_token, tokens=tokens, separators=rows)
 
 
 def one_sequence(ctx: Context, attention: TowerAttention, x: Value) -> Value:

@@ -10,7 +10,7 @@ from memcheck.models.vision import Vision
 
 
 def process_square(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count one tile of ``vision.tile`` patches for a picture of any size.
+    """Count one tile of ``vision.rows_per_tile`` patches for a picture of any size.
 
     ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
     ``limits``: on its pixels, as the plan states them.
@@ -20,7 +20,11 @@ def process_square(vision: Vision, height: int, width: int, frames: int | None, 
     why = "one square a picture: the processor's do_pan_and_scan adds crops"
     crops = (("crops", 1, why),) if vision.kind == "siglip:gemma3" else ()
     return ProcessedPicture(
-        pictures=1, patches=vision.tile, tokens=vision.tile_tokens, separators=vision.separators, defaults=crops
+        pictures=1,
+        patches=vision.rows_per_tile,
+        tokens=vision.tokens_per_tile,
+        separators=vision.separator_tokens,
+        defaults=crops,
     )
 
 
@@ -51,7 +55,12 @@ def process_internvl(vision: Vision, height: int, width: int, frames: int | None
     no_limits(limits)
     if frames is not None:
         return equal_tiles(vision, frames, 2 * frames)
-    tiles = internvl_tiles(height, width, vision.patch * math.isqrt(vision.tile - vision.classes), INTERNVL_TILES)
+    tiles = internvl_tiles(
+        height,
+        width,
+        vision.patch_side * math.isqrt(vision.rows_per_tile - vision.class_tokens_per_tile),
+        INTERNVL_TILES,
+    )
     return equal_tiles(vision, tiles, 2)._replace(defaults=(("max_patches", INTERNVL_TILES, DEFAULT_PROCESSOR),))
 
 
@@ -91,7 +100,10 @@ def equal_tiles(vision: Vision, tiles: int, separators: int) -> ProcessedPicture
     ``separators``: tokens around them.
     """
     return ProcessedPicture(
-        pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators
+        pictures=tiles,
+        patches=tiles * vision.rows_per_tile,
+        tokens=tiles * vision.tokens_per_tile,
+        separators=separators,
     )
 
 
@@ -122,7 +134,7 @@ def process_2(vision: Vision, height: int, width: int, frames: int | None, limit
     a frame, in pixels. ``frames``: of a clip; None for a picture. ``limits``: on its pixels, as the plan states them.
     """
     pixel_limits = _pixel_limits(IMAGE_2 if frames is None else VIDEO_2, limits)
-    sides = smart_resize(height, width, vision.patch * 2, pixel_limits)
+    sides = smart_resize(height, width, vision.patch_side * 2, pixel_limits)
     return _patch_counts(vision, sides, 1 if frames is None else ceil_div(frames, TEMPORAL_PATCH), pixel_limits, limits)
 
 
@@ -136,11 +148,11 @@ def process_3(vision: Vision, height: int, width: int, frames: int | None, limit
     pixel_limits = _pixel_limits(IMAGE_3 if frames is None else VIDEO_3, limits)
     if frames is None:
         return _patch_counts(
-            vision, smart_resize(height, width, vision.patch * 2, pixel_limits), 1, pixel_limits, limits
+            vision, smart_resize(height, width, vision.patch_side * 2, pixel_limits), 1, pixel_limits, limits
         )
     if frames < TEMPORAL_PATCH:
         raise PictureError(f"a clip has at least {TEMPORAL_PATCH} frames", "write how many the processor keeps")
-    sides = smart_resize(height, width, vision.patch * 2, pixel_limits, frames)
+    sides = smart_resize(height, width, vision.patch_side * 2, pixel_limits, frames)
     return _patch_counts(vision, sides, ceil_div(frames, TEMPORAL_PATCH), pixel_limits, limits)
 
 
@@ -153,7 +165,11 @@ def process_glm(vision: Vision, height: int, width: int, frames: int | None, lim
     no_clips(frames)
     pixel_limits = _pixel_limits(IMAGE_GLM, limits)
     return _patch_counts(
-        vision, smart_resize(height, width, vision.patch * 2, pixel_limits, TEMPORAL_PATCH), 1, pixel_limits, limits
+        vision,
+        smart_resize(height, width, vision.patch_side * 2, pixel_limits, TEMPORAL_PATCH),
+        1,
+        pixel_limits,
+        limits,
     )
 
 
@@ -163,7 +179,7 @@ def process_paddle(vision: Vision, height: int, width: int, frames: int | None, 
     ``height``, ``width``: in pixels. ``limits``: on pixels, as the plan states them.
     """
     no_clips(frames)
-    pixel_limits, factor = _pixel_limits(IMAGE_PADDLE, limits), vision.patch * 2
+    pixel_limits, factor = _pixel_limits(IMAGE_PADDLE, limits), vision.patch_side * 2
     if height < factor:
         height, width = factor, round(width * factor / height)
     if width < factor:
@@ -178,7 +194,9 @@ def process_minimax(vision: Vision, height: int, width: int, frames: int | None,
     """
     no_clips(frames)
     pixel_limits = _pixel_limits(IMAGE_MINIMAX, limits)
-    return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, pixel_limits), 1, pixel_limits, limits)
+    return _patch_counts(
+        vision, smart_resize(height, width, vision.patch_side * 2, pixel_limits), 1, pixel_limits, limits
+    )
 
 
 def smart_resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:
@@ -232,10 +250,10 @@ def _patch_counts(
     ``grids``: pairs of frames, 1 for a picture. ``limits``: least and most pixels. Those that the plan does not state
     (``stated``) are listed as defaults.
     """
-    patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)
+    patches = grids * (sides[0] // vision.patch_side) * (sides[1] // vision.patch_side)
     reason = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
     limits_by_name = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
     defaults = tuple((name, value, reason) for name, value, stated_limit in limits_by_name if stated_limit is None)
     return ProcessedPicture(
-        pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults
+        pictures=grids, patches=patches, tokens=patches // vision.patches_per_token, separators=2, defaults=defaults
     )

@@ -57,17 +57,17 @@ def read_qwen2(config: ConfigReader, model: TowerContext) -> Vision:
         layers="blocks",
         hidden=width,
         blocks=((block, depth),),
-        channels=channels(config, 14),
-        merge=merge,
-        outputs=outputs,
-        stem=patch_embedding(config, width, 14),
-        projector=merger("merger", width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=True),
-        hooked=True,
-        narrow=True,
-        patch=config.integer("patch_size", default=14),
+        values_per_patch=channels(config, 14),
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=patch_embedding(config, width, 14),
+        projector_tensors=merger("merger", width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=True),
+        embedding_can_be_hooked=True,
+        residual_in_autocast_dtype=True,
+        patch_side=config.integer("patch_size", default=14),
         processor="processors:process_2",
-        separators=2,
-        gives_out=False,
+        separator_tokens=2,
+        returns_image_tokens=False,
         heads=heads,
         activation="gelu",
     )
@@ -104,17 +104,17 @@ def windowed_tower(config: ConfigReader, model: TowerContext, merger_path: str) 
         layers="blocks",
         hidden=width,
         blocks=stack([i not in full_attention_layers for i in range(depth)], block_of.__getitem__),
-        channels=channels(config, 14),
-        merge=merge,
-        outputs=outputs,
-        stem=patch_embedding(config, width, 14),
-        projector=merger(merger_path, width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=False),
-        hooked=True,
-        narrow=True,
-        patch=config.integer("patch_size", default=14),
+        values_per_patch=channels(config, 14),
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=patch_embedding(config, width, 14),
+        projector_tensors=merger(merger_path, width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=False),
+        embedding_can_be_hooked=True,
+        residual_in_autocast_dtype=True,
+        patch_side=config.integer("patch_size", default=14),
         processor="processors:process_2",
-        separators=2,
-        gives_out=False,
+        separator_tokens=2,
+        returns_image_tokens=False,
         heads=heads,
         activation="gelu",
     )
@@ -167,19 +167,19 @@ def deepstack_tower(config: ConfigReader, model: TowerContext, names: MergerName
         layers="blocks",
         hidden=width,
         blocks=((packed_block(width, heads, mlp, "layernorm"), depth),),
-        channels=channels(config, 16),
-        merge=merge,
-        outputs=outputs,
-        stem=(*patch_embedding(config, width, 16, bias=True), table),
-        projector=projector,
-        hooked=False,
-        narrow=True,
-        deepstack=deepstack_layers,
-        unused=unused,
-        patch=config.integer("patch_size", default=16),
+        values_per_patch=channels(config, 16),
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=(*patch_embedding(config, width, 16, bias=True), table),
+        projector_tensors=projector,
+        embedding_can_be_hooked=False,
+        residual_in_autocast_dtype=True,
+        deepstack_layers=deepstack_layers,
+        unused_tensors=unused,
+        patch_side=config.integer("patch_size", default=16),
         processor="processors:process_3",
-        separators=2,
-        gives_out=False,
+        separator_tokens=2,
+        returns_image_tokens=False,
         heads=heads,
         activation="gelu",
     )
@@ -290,10 +290,10 @@ def qwen_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, 
 
 def qwen_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``merger``: a LayerNorm, and an MLP that makes one image token of ``merge`` patches."""
-    norm, bias = vision.projector[:2]
+    norm, bias = vision.projector_tensors[:2]
     weight, bias_parameter = ctx.parameter(norm.name, norm.shape), ctx.parameter(bias.name, bias.shape)
     x = fused_norm(ctx.tape, x, weight, bias_parameter, "layernorm")
-    merged = merge(ctx, vision, x, vision.projector[2:])
+    merged = merge(ctx, vision, x, vision.projector_tensors[2:])
     return cat_image_tokens(ctx, merged)
 
 
@@ -303,11 +303,11 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     ``pixel_values`` are cast to the tower's dtype, and saved if the weights are trained. The output is a view.
     """
     tape = ctx.tape
-    weight, *stem_tensors = vision.stem
+    weight, *stem_tensors = vision.stem_tensors
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     biases = [ctx.parameter(t.name, t.shape) for t in stem_tensors if t.name.endswith("proj.bias")]
     dtype = tape.autocast or weight_parameter.dtype
-    pixels = cast_pixel_values(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
+    pixels = cast_pixel_values(ctx, (ctx.tokens, vision.values_per_patch), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
     if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
         keep_in_variable(ctx, pixels)
@@ -334,7 +334,7 @@ def merge(ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor
     """Compute ``mlp(x.view(-1, merge * hidden))``: two matrices with an activation between them."""
     tape = ctx.tape
     first, _, second, _ = tensors
-    x = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
+    x = x.view(ctx.tokens // vision.patches_per_token, vision.hidden * vision.patches_per_token)
     inner = linear_layer(ctx, x, first, bias=True)
     activated = unary(tape, inner, vision.activation)
     del inner
@@ -348,16 +348,16 @@ def qwen2_5_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
-    order = ctx.tape.new((ctx.tokens // vision.merge,), "int64", "window index")
+    order = ctx.tape.new((ctx.tokens // vision.patches_per_token,), "int64", "window index")
     x = index(ctx.tape, x, order, x.shape, "window order")
     return x, live + rotary_tables(ctx, vision)
 
 
 def qwen2_5_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``merger``, and put the image tokens back in picture order (``reverse_indices``)."""
-    norm = vision.projector[0]
+    norm = vision.projector_tensors[0]
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
-    merged = merge(ctx, vision, x, vision.projector[1:])
+    merged = merge(ctx, vision, x, vision.projector_tensors[1:])
     del x
     order = ctx.tape.new(merged.shape[:1], "int64", "reverse index")
     return cat_image_tokens(ctx, index(ctx.tape, merged, order, merged.shape, "picture order"))
@@ -373,7 +373,7 @@ def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
     No input-gradient hook finds these modules, unless a trainer names ``patch_embed`` for it.
     """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
-    position = interpolated_positions(ctx, vision.stem[2])
+    position = interpolated_positions(ctx, vision.stem_tensors[2])
     keep_in_variable(ctx, position)  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     return x, live + rotary_tables(ctx, vision)
@@ -381,13 +381,13 @@ def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
 
 def qwen3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``merger`` on the last layer's rows; the image tokens of earlier layers are joined with them."""
-    merger = vision.projector
+    merger = vision.projector_tensors
     return cat_image_tokens(ctx, merge(ctx, vision, layer_norm(ctx, x, merger[:2]), merger[2:]))
 
 
 def deepstack_merger(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value) -> Value:
     """Compute one merger of ``deepstack_merger_list``: it norms and merges an earlier layer's rows, four by four."""
-    merged_rows = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
+    merged_rows = x.view(ctx.tokens // vision.patches_per_token, vision.hidden * vision.patches_per_token)
     return merge(ctx, vision, layer_norm(ctx, merged_rows, tensors[:2]), tensors[2:])
 
 
@@ -426,5 +426,5 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
 FORWARDS = {
     "qwen": TowerForward(qwen_stem, qwen_project, loops=True),
     "qwen2_5": TowerForward(qwen2_5_stem, qwen2_5_project, loops=True),
-    "qwen3": TowerForward(qwen3_stem, qwen3_project, merged=deepstack_merger, loops=True, hooked_by_swift=True),
+    "qwen3": TowerForward(qwen3_stem, qwen3_project, early_tokens=deepstack_merger, loops=True, hooked_by_swift=True),
 }

@@ -175,30 +175,30 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         kind="radio:radio",
         hidden=width,
         blocks=((_layer(config, width, heads), depth),),
-        channels=patch_elements,
-        merge=merge,
-        outputs=outputs,
-        stem=(
+        values_per_patch=patch_elements,
+        patches_per_token=merge,
+        token_width=outputs,
+        stem_tensors=(
             *linear("embeddings.patch_projection", width, patch_elements, "vision", "none"),
             ParameterTensor("embeddings.position_embedding", (1, grid_side * grid_side, width), "position"),
             ParameterTensor("embeddings.cls_register_token", (classes, width), "vision"),
         ),
-        projector=(
+        projector_tensors=(
             ParameterTensor("layer_norm.weight", (width * merge,), "norm"),
             *two_matrices(("linear_1", "linear_2"), width * merge, projector_width, outputs, bias=False),
         ),
-        hooked=False,
-        closing=norm_pair("vision_final_layernorm", width) if has_final_norm else (),
-        unused=linear("embeddings.video_patch_projection", width, frames * patch_elements, "vision", "none"),
-        classes=classes,
-        gives_out=False,
-        to_loss=True,
-        others=read_sounds(outer, outputs),
-        patch=patch,
+        embedding_can_be_hooked=False,
+        closing_tensors=norm_pair("vision_final_layernorm", width) if has_final_norm else (),
+        unused_tensors=linear("embeddings.video_patch_projection", width, frames * patch_elements, "vision", "none"),
+        class_tokens_per_tile=classes,
+        returns_image_tokens=False,
+        outputs_live_until_loss=True,
+        other_towers=read_sounds(outer, outputs),
+        patch_side=patch,
         heads=heads,
         activation="relu2",
         path="vision_model",
-        bare=True,
+        without_model_prefix=True,
         layers="encoder.layer",
         projector_path="multi_modal_projector",
     )
@@ -220,9 +220,9 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """Compute ``embeddings`` of the patches of all pictures: [patches and class tokens, hidden]. No hook finds this
     module.
     """
-    weight, table, class_tokens = vision.stem
+    weight, table, class_tokens = vision.stem_tensors
     patches = _patch_count(ctx, vision)
-    params, shape = ctx.setting.param_dtype, (patches, vision.channels)
+    params, shape = ctx.setting.param_dtype, (patches, vision.values_per_patch)
     pixels = Value(None, shape, "fp32") if params == "fp32" else hold_pixel_values(ctx, vision, patches, params)
     x = linear_layer(ctx, pixels, weight)
     del pixels
@@ -293,7 +293,7 @@ def radio_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 def _patch_count(ctx: Context, vision: Vision) -> int:
     """Number of patches of all pictures, without class tokens and registers."""
-    return ctx.tokens - max(1, ctx.setting.images) * vision.classes
+    return ctx.tokens - max(1, ctx.setting.images) * vision.class_tokens_per_tile
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -304,8 +304,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     keep_in_variable(ctx, x)  # `last_hidden_state`
     picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
     del x
-    rows = copy(tape, pixel_shuffle(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")
-    norm, *matrices = vision.projector
+    rows = copy(tape, pixel_shuffle(ctx, vision, layer_norm(ctx, picked_rows, vision.closing_tensors)), "cat pictures")
+    norm, *matrices = vision.projector_tensors
     weight = ctx.parameter(norm.name.removesuffix(".weight"), norm.shape)
     normed = rms_norm_pieces(tape, rows, weight, weight_in_fp32=True)
     del picked_rows

@@ -78,12 +78,12 @@ def read_gemma3(config: ConfigReader, model: TowerContext) -> Vision:
         ParameterTensor("mm_soft_emb_norm.weight", (tower.hidden,), "norm"),
     )
     return tower._replace(
-        projector=projector,
-        tile_tokens=tokens,
-        merge=tower.tile // tokens,
+        projector_tensors=projector,
+        tokens_per_tile=tokens,
+        patches_per_token=tower.rows_per_tile // tokens,
         processor="processors:process_square",
-        separators=4,
-        unused=pooling_head(config, tower),
+        separator_tokens=4,
+        unused_tensors=pooling_head(config, tower),
     )
 
 
@@ -93,11 +93,11 @@ def read_paligemma(config: ConfigReader, model: TowerContext) -> Vision:
     model.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
     config.ignore("projection_dim", "projector_hidden_act", "num_image_tokens", "vocab_size")
     return tower._replace(
-        projector=linear("linear", outputs, tower.hidden, "projector", "none", bias=True),
-        tile_tokens=tower.tile,
-        merge=1,
+        projector_tensors=linear("linear", outputs, tower.hidden, "projector", "none", bias=True),
+        tokens_per_tile=tower.rows_per_tile,
+        patches_per_token=1,
         processor="processors:process_square",
-        unused=pooling_head(config, tower),
+        unused_tensors=pooling_head(config, tower),
     )
 
 
@@ -111,11 +111,13 @@ def read_idefics3(config: ConfigReader, model: TowerContext) -> Vision:
     model.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
     shuffled_width = tower.hidden * scale * scale
     return tower._replace(
-        projector=linear("modality_projection.proj", model.language.hidden_size, shuffled_width, "projector", "none"),
-        tile_tokens=tower.tile // (scale * scale),
-        merge=scale * scale,
+        projector_tensors=linear(
+            "modality_projection.proj", model.language.hidden_size, shuffled_width, "projector", "none"
+        ),
+        tokens_per_tile=tower.rows_per_tile // (scale * scale),
+        patches_per_token=scale * scale,
         processor="siglip:process_idefics3",
-        mask_bytes=8,
+        mask_bytes_per_pixel=8,
         path="vision_model",
         projector_path="connector",
     )
@@ -125,11 +127,11 @@ def read_deepseek(config: ConfigReader, model: TowerContext) -> Vision:
     """Read DeepSeek-VL's tower: every patch is an image token, projected by two matrices."""
     outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:deepseek_vl", attention="separate")
     return tower._replace(
-        projector=two_matrices(("linear1", "linear2"), tower.hidden, outputs, outputs),
-        tile_tokens=tower.tile,
-        merge=1,
+        projector_tensors=two_matrices(("linear1", "linear2"), tower.hidden, outputs, outputs),
+        tokens_per_tile=tower.rows_per_tile,
+        patches_per_token=1,
         processor="processors:process_square",
-        unused=pooling_head(config, tower),
+        unused_tensors=pooling_head(config, tower),
         path="vision_model",
         projector_path="aligner",
     )
@@ -158,15 +160,15 @@ def siglip(
         kind=kind,
         hidden=size.width,
         blocks=((tower_layer(size.width, size.heads, mlp, attention), size.depth),),
-        channels=pixels.channels,
-        merge=1,
-        outputs=model.language.hidden_size,
-        stem=(*patch_convolution_tensors("embeddings.patch_embedding", size.width, pixels), positions),
-        projector=(),
-        hooked=True,
-        closing=norm_pair("post_layernorm", size.width),
-        tile=pixels.patches,
-        patch=pixels.patch,
+        values_per_patch=pixels.channels,
+        patches_per_token=1,
+        token_width=model.language.hidden_size,
+        stem_tensors=(*patch_convolution_tensors("embeddings.patch_embedding", size.width, pixels), positions),
+        projector_tensors=(),
+        embedding_can_be_hooked=True,
+        closing_tensors=norm_pair("post_layernorm", size.width),
+        rows_per_tile=pixels.patches,
+        patch_side=pixels.patch,
         heads=size.heads,
         path="vision_tower",
         projector_path="multi_modal_projector",
@@ -197,7 +199,7 @@ def siglip_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     x, live = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias), require_grad=require_grad)
     return add_position_embedding(ctx, x, table), live
 
@@ -205,7 +207,7 @@ def siglip_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value
 def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm``, average pooling, an RMSNorm and the projection: [image tokens, outputs]."""
     tape = ctx.tape
-    matrix, norm = vision.projector
+    matrix, norm = vision.projector_tensors
     x = last_hidden_state(ctx, vision, x)
     x = average_pool(ctx, vision, copy(tape, x, "contiguous"))
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape), unit_offset=True)
@@ -218,13 +220,13 @@ def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
 def paligemma_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm`` and ``multi_modal_projector``, one matrix: [image tokens, text hidden]."""
     x = last_hidden_state(ctx, vision, x)
-    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0], bias=True), joins=False)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector_tensors[0], bias=True), joins=False)
 
 
 def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm`` and ``aligner``, two matrices: [image tokens, text hidden]."""
     return return_image_tokens(
-        ctx, projector_mlp(ctx, vision, last_hidden_state(ctx, vision, x), vision.projector), joins=False
+        ctx, projector_mlp(ctx, vision, last_hidden_state(ctx, vision, x), vision.projector_tensors), joins=False
     )
 
 
@@ -233,7 +235,7 @@ def idefics3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Val
 
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
-    weight, bias, table = vision.stem
+    weight, bias, table = vision.stem_tensors
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
@@ -261,7 +263,7 @@ def with_padding_mask(ctx: Context, x: Value, *, require_grad: bool) -> tuple[Va
 def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm`` and ``connector``: pixel shuffle and one matrix."""
     x = pixel_shuffle(ctx, vision, last_hidden_state(ctx, vision, x))
-    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector_tensors[0]), joins=True)
 
 
 FORWARDS = {
@@ -283,7 +285,7 @@ def process_idefics3(vision: Vision, height: int, width: int, frames: int | None
     """
     no_clips(frames)
     no_limits(limits)
-    tile_side = vision.patch * math.isqrt(vision.tile)
+    tile_side = vision.patch_side * math.isqrt(vision.rows_per_tile)
     rows, columns = idefics3_grid(height, width, tile_side, IDEFICS3_TILES * tile_side)
     separators = rows * columns * 2 + rows + 4
     default = ("longest_edge", IDEFICS3_TILES * tile_side, DEFAULT_PROCESSOR)

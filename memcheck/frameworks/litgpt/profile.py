@@ -65,7 +65,7 @@ FRAMEWORK = LitGpt(
     source="Lightning-AI/litgpt 26857050",
     style=Style(
         folder="litgpt",
-        layout="batch-first",
+        activation_layout="batch-first",
         source="litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
     ),
     families=FAMILIES,

@@ -113,7 +113,7 @@ FRAMEWORK = Megatron(
     source="NVIDIA/Megatron-LM d98e8a64dd",
     style=Style(
         folder="megatron",
-        layout="sequence-first",
+        activation_layout="sequence-first",
         source="Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.frameworks",
     ),
     families=FAMILIES,

@@ -42,7 +42,7 @@ FRAMEWORK = Framework(
     source="huggingface/nanotron 2411b022",
     style=Style(
         folder="nanotron",
-        layout="sequence-first",
+        activation_layout="sequence-first",
         source="nanotron's models and flash-attn's functions, replayed by memcheck.frameworks",
     ),
     families=FAMILIES,

@@ -84,7 +84,7 @@ def _embedding_modules(
     # frameworks have vocabulary-parallel modules, with rows for this rank alone
     local_rows = ceil_div(architecture.table_rows, base.tensor_parallel)
     return Embedding(
-        vocab=architecture.table_rows if base.style.modeling_files else local_rows,
+        vocab=architecture.table_rows if base.style.runs_transformers_modules else local_rows,
         width=architecture.embedding_size,
         positions=architecture.learned_positions,
         norm=architecture.embedding_norm,
@@ -118,7 +118,7 @@ def _embedding_modules(
 
 def _with_other_modalities(job: TrainingJob, architecture: Architecture, embedding: Embedding) -> Embedding:
     """Return the embedding with the tables and image tokens of other modalities, if the model has any."""
-    reads_pictures = architecture.vision is not None and not architecture.vision.crosses
+    reads_pictures = architecture.vision is not None and not architecture.vision.text_layers_that_read_images
     if not architecture.embedders:
         return embedding._replace(scattered=reads_pictures)
     return embedding._replace(

@@ -179,7 +179,7 @@ def layers_without_grad(architecture: Architecture, setting: Setting) -> LayersF
     Autocast caches a copy of each weight until the pass is over, so that later layers run on top of earlier copies.
     """
     stream = rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), setting.param_dtype)
-    inputs_embeds = stream if setting.style.modeling_files else 0
+    inputs_embeds = stream if setting.style.runs_transformers_modules else 0
     masks = masks_of(architecture, setting)
     model_variables = model_states_of(setting.style).rotary_tables(architecture, setting) + inputs_embeds
     model_variables += masks.variables + masks.graph + masks.unused

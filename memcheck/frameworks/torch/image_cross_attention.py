@@ -36,8 +36,8 @@ class Reading(Record):
 
 def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
     """Return the unit of the modules between a tower's local layers and its global layers."""
-    block = as_block(vision.between_tensors)
-    run = tower_forward(vision.kind).between
+    block = as_block(vision.middle_tensors)
+    run = tower_forward(vision.kind).middle
     touched_tensors = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "what stands between a tower's layers", job.framework.name)
     first_curve = between_curve(vision, setting, inventory)
@@ -57,7 +57,7 @@ def between_curve(vision: Vision, setting: Setting, inventory: bool) -> Curve:
     """Replay what runs between the two kinds of layers."""
 
     def run(ctx: Context, x: Value) -> Value:
-        return tower_forward(vision.kind).between(ctx, vision, x)
+        return tower_forward(vision.kind).middle(ctx, vision, x)
 
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
@@ -90,7 +90,7 @@ def reading_unit(
     ``reading``: how text layers read the image tokens. ``waiting_gradients``: bytes of gradients of the tower's layers,
     which stay allocated until those layers' backward. ``adds``: some micro-batch adds to existing gradients.
     """
-    block = as_block(vision.projector)
+    block = as_block(vision.projector_tensors)
     project = tower_forward(vision.kind).project
     touched_tensors = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
@@ -127,7 +127,7 @@ def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory:
 
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input_bytes=0)
-    tokens = (reading.batch * reading.rows, vision.outputs)
+    tokens = (reading.batch * reading.rows, vision.token_width)
     output = rounded_bytes(tokens, dtype)
     if reading.saved or reading.recomputed:
         curve = keeping(curve, output, (("image tokens", tokens, dtype, output, "activations", 1),))

@@ -152,7 +152,11 @@ def widens_encoded(architecture: Architecture) -> bool:
 
 def widened_tower(vision: Vision, base: Setting) -> str | None:
     """Dtype of a tower's stream where CLIP's LayerNorm in front of its layers makes it; None where the weights do."""
-    return "fp32" if base.autocast_dtype and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem) else None
+    return (
+        "fp32"
+        if base.autocast_dtype and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem_tensors)
+        else None
+    )
 
 
 def _is_layernorm(norm: Norm | None) -> bool:
@@ -512,7 +516,7 @@ def checked_architecture(job: TrainingJob, architecture: Architecture) -> Archit
     if job.checkpointing.mode != "none" and not architecture.checkpointable:
         message = f"{architecture.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(message, "write activation_checkpointing: none", "/training/activation_checkpointing")
-    if job.needs_attention_mask and job.framework.style.modeling_files:
+    if job.needs_attention_mask and job.framework.style.runs_transformers_modules:
         from memcheck.models.variants import padded
 
         architecture = padded(architecture)

@@ -124,7 +124,7 @@ class Units:
             self.base = base = base._replace(encoder_output_grad=encoder_part.grad)
         # the embedding, and towers; text that reads pictures by cross-attention is embedded after they have run
         vision = self.architecture.vision
-        crossed = vision is not None and bool(vision.crosses)
+        crossed = vision is not None and bool(vision.text_layers_that_read_images)
         if part.embedding and not crossed:
             runs.append(Run(self._embedding(part), 1))
         if part.embedding and vision is None and self.architecture.others:
@@ -186,7 +186,11 @@ class Units:
         if self._shares:
             return part.last
         vision = self.architecture.vision
-        return 1 + max(vision.crosses) if vision is not None and vision.crosses else -1
+        return (
+            1 + max(vision.text_layers_that_read_images)
+            if vision is not None and vision.text_layers_that_read_images
+            else -1
+        )
 
     def _trains(self, block: Block) -> bool:
         """Return whether a layer's own weights need gradients.

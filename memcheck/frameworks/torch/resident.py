@@ -528,4 +528,4 @@ def _is_replicated(job: TrainingJob) -> bool:
     """Return whether the gradient of a tensor-parallel embedding stays whole on every rank until the optimizer."""
     framework = job.framework
     divided = job.layout.tensor > 1 and not uses_fsdp(job) and not framework.own_engine
-    return divided and framework.style.modeling_files
+    return divided and framework.style.runs_transformers_modules

@@ -147,7 +147,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         job.objective.loss_from_hidden_states or job.objective.loss_in_chunks or job.loss.kind == "fused-linear"
     )
     ends_grouped = ends_shared or job.groups_embedding_and_head
-    chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
+    chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.runs_transformers_modules
     head_in_last_group = ends_shared and not job.groups_embedding_and_head
     # FSDP1 frees no unit after a backward without synchronisation, unless units reshard after their forward
     stays_unsharded = uses_flat_parameters(job) and no_sync and not layout.reshard_after_forward
@@ -161,7 +161,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         frees_early=job.casts_gradients,
         loss_inside_root=not (pipelined or loss_in_trainer) and (skips_head if ends_grouped else loss_in_model),
         loss_after_root=head_in_last_group or loss_reduces_head(job) or chunked_loss_outside,
-        whole_table_gradient=layout.tensor > 1 and profile.style.modeling_files,
+        whole_table_gradient=layout.tensor > 1 and profile.style.runs_transformers_modules,
         offloads=job.parameter_offload != "none",
         has_end_groups=ends_apart,
         collapses=ends_apart and isinstance(architecture, Architecture) and architecture.collapses,
@@ -263,7 +263,7 @@ def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[
     units.
     """
     architecture = buffers.architecture
-    crossed = architecture.vision is not None and architecture.vision.crosses
+    crossed = architecture.vision is not None and architecture.vision.text_layers_that_read_images
     if crossed or not any(run.unit.kind == "projector" for run in runs):
         return 0, 0
     tokens = job.rows * job.sequence_length

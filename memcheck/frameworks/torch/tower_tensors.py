@@ -111,7 +111,7 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
 
 def keeps_outputs(job: TrainingJob, vision: Vision) -> bool:
     """Whether a tower's outputs live until the loss is computed."""
-    return vision.to_loss or gives_towers(job, vision)
+    return vision.outputs_live_until_loss or gives_towers(job, vision)
 
 
 def has_ddp_sink(job: TrainingJob, vision: Vision) -> bool:
@@ -119,7 +119,7 @@ def has_ddp_sink(job: TrainingJob, vision: Vision) -> bool:
     to be told to look for such.
     """
     trained = job.lora is not None or "vision" not in job.freeze
-    if not (vision.idle and trained and gives_towers(job, vision)):
+    if not (vision.idle_blocks and trained and gives_towers(job, vision)):
         return False
 
     return buckets(job).exist
@@ -133,7 +133,7 @@ def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
     """Return the setting of the layers after the module that merges several rows of patches into one."""
-    rows_merged = vision.between.merges if vision.between is not None else 1
+    rows_merged = vision.middle.merges if vision.middle is not None else 1
     sizes = tuple(rows // rows_merged for rows in setting.rows_per_image)
     return setting._replace(sequence=setting.sequence // rows_merged, rows_per_image=sizes)
 
@@ -143,7 +143,7 @@ def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
 
     Any other tensor after the layers is frozen or trained with the projector.
     """
-    return tuple(t for t in vision.closing if t.group in ("norm", "vision"))
+    return tuple(t for t in vision.closing_tensors if t.group in ("norm", "vision"))
 
 
 def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalTensor, ...]:
@@ -157,7 +157,7 @@ def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalT
 def ending_tensors(vision: Vision, projector: tuple[ParameterTensor, ...], setting: Setting) -> tuple[LocalTensor, ...]:
     """The tensors of the projector, and of what runs between the tower's layers and the projector."""
     norms = {t.name for t in closing_norms(vision)}
-    tensors = part_tensors(as_block(vision.closing + projector), setting, "projector")
+    tensors = part_tensors(as_block(vision.closing_tensors + projector), setting, "projector")
     return tuple(t._replace(part="vision") if t.name in norms else t for t in tensors)
 
 
@@ -208,13 +208,13 @@ def idle_blocks(architecture: Architecture, *, has_pictures: bool) -> list[tuple
     vision = architecture.vision
     if vision is None:
         return idle
-    if vision.unused:
-        idle.append((as_block(vision.unused), 1, "vision"))
+    if vision.unused_tensors:
+        idle.append((as_block(vision.unused_tensors), 1, "vision"))
     if not has_pictures:
-        idle += [(block, count, "vision") for block, count in vision.blocks + vision.idle]
+        idle += [(block, count, "vision") for block, count in vision.blocks + vision.idle_blocks]
         idle += [
-            (as_block(vision.stem + vision.between_tensors + vision.closing), 1, "vision"),
-            (as_block(vision.projector), 1, "projector"),
+            (as_block(vision.stem_tensors + vision.middle_tensors + vision.closing_tensors), 1, "vision"),
+            (as_block(vision.projector_tensors), 1, "projector"),
         ]
     return idle
 
@@ -235,17 +235,17 @@ def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple
     if vision is None or not has_pictures:
         return
     tower, projector = placement_of(job, "vision"), placement_of(job, "projector")
-    yield _of("vision", block_tensors(as_block(vision.stem), tower))
-    if vision.between:
-        yield _of("vision", block_tensors(as_block(vision.between.tensors), tower))
-    for block, count in vision.idle:
+    yield _of("vision", block_tensors(as_block(vision.stem_tensors), tower))
+    if vision.middle:
+        yield _of("vision", block_tensors(as_block(vision.middle.tensors), tower))
+    for block, count in vision.idle_blocks:
         yield from count * [idle_tensors(job, block, tower.adapter, trained=tower.trained)]
     for block, count in vision.blocks:
         yield from count * [block_tensors(block, tower)]
     norms = closing_norms(vision)
     if norms:
         yield _of("vision", block_tensors(as_block(norms), tower))
-    projector_tensors = tuple(t for t in vision.closing if t not in norms) + vision.projector
+    projector_tensors = tuple(t for t in vision.closing_tensors if t not in norms) + vision.projector_tensors
     yield _of("projector", block_tensors(as_block(projector_tensors), projector))
 
 
@@ -277,16 +277,18 @@ def pixel_bytes(job: TrainingJob, architecture: Architecture) -> int:
         sides = [embedder.side for embedder in architecture.embedders if embedder.tokens]
         return sum(rounded_bytes((job.rows * images.pictures, 3, side, side), "fp32") for side in sides)
     pictures = pictures_of(job, vision)
-    rows = pictures.rows - vision.classes * pictures.pictures
+    rows = pictures.rows - vision.class_tokens_per_tile * pictures.pictures
     if not rows:
         return 0
-    mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
-    positions = rounded(vision.position_bytes * rows)
+    mask = rounded(vision.mask_bytes_per_pixel * rows * vision.patch_side * vision.patch_side)
+    positions = rounded(vision.position_bytes_per_patch * rows)
     cross_attention_mask = 0
-    if vision.cross is not None:  # [rows, tokens, pictures of a row, tiles]
-        tiles_per_row = vision.cross.tiles * (pictures.pictures // job.rows)
+    if vision.cross_attention is not None:  # [rows, tokens, pictures of a row, tiles]
+        tiles_per_row = vision.cross_attention.tiles * (pictures.pictures // job.rows)
         cross_attention_mask = rounded(job.rows * job.sequence_length * tiles_per_row * ITEM_BYTES["int64"])
-    pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
+    pixels = rounded_bytes(
+        (rows, vision.values_per_patch), "fp32" if vision.pixels_arrive_in_fp32 else job.recipe.params
+    )
     return pixels + mask + positions + cross_attention_mask
 
 
@@ -325,8 +327,8 @@ def stem_of_tower(job: TrainingJob, tower: Setting, vision: Vision) -> Setting:
     """Return the setting of a tower's stem where FSDP1 flattens it: its embedding may be frozen alone."""
     if FROZEN_EMBEDDING not in job.freeze:
         return tower
-    names = tuple(t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING))
-    return tower._replace(frozen_modules=names, trained=len(names) < len(vision.stem))
+    names = tuple(t.name.removesuffix(".weight") for t in vision.stem_tensors if t.name.startswith(EMBEDDING))
+    return tower._replace(frozen_modules=names, trained=len(names) < len(vision.stem_tensors))
 
 
 NO_HIGH = Peak(0, "", ())

@@ -49,7 +49,7 @@ def stem_unit(
 
     ``has_graph``, ``is_leaf``: see :func:`stem_curve`. ``adds``: some micro-batch adds to existing gradients.
     """
-    block = as_block(vision.stem)
+    block = as_block(vision.stem_tensors)
     expected_numel = elements(block)
 
     def run(ctx: Context) -> None:
@@ -74,7 +74,7 @@ def stem_curve(vision: Vision, setting: Setting, has_graph: bool, is_leaf: bool,
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
     if setting.casts_batch_features:  # an argument of the root's forward: it lives as long as autocast's copies do
-        pixels_shape = (setting.sequence - vision.classes * setting.images, vision.channels)
+        pixels_shape = (setting.sequence - vision.class_tokens_per_tile * setting.images, vision.values_per_patch)
         ctx.pixel_values = tape.value(pixels_shape, setting.param_dtype, "pixel_values, cast")
         held_pixels = Value(ctx.pixel_values.storage, pixels_shape, setting.param_dtype)
         tape.casts[id(held_pixels)] = held_pixels
@@ -141,14 +141,14 @@ def side_units(
     stem, layers = tower.stem(), tower.layers()
     unread_layers = tower.unread_layers()
     projector = tower.projector_setting()
-    trained = projector.trained or reaches(projector, as_block(vision.projector))
+    trained = projector.trained or reaches(projector, as_block(vision.projector_tensors))
     output_needs_grad = tower.input_needs_grad or trained
     waiting_gradients = 0
-    if vision.gathered and tower.input_needs_grad:
+    if vision.feature_layers and tower.input_needs_grad:
         waiting_gradients = waiting_rows(vision, projector)
         stem = _taking(stem, waiting_gradients)
     runs = (*idle, Run(stem, 1), *layers, *pooling, *unread_layers)
-    if vision.crosses:  # layers of text read the image tokens by cross attention
+    if vision.text_layers_that_read_images:  # layers of text read the image tokens by cross attention
         reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
         last = reading_unit(job, vision, projector, reading, waiting_gradients, adds=adds, inventory=inventory)
         return SideUnits((*runs, Run(last, 1)), output_needs_grad)
@@ -185,8 +185,8 @@ class _TowerUnits:
             sequence=pictures.rows,
             images=pictures.pictures,
             rows_per_image=pictures.sizes,
-            residual_dtype=base.autocast_dtype if vision.narrow else widened_tower(vision, base),
-            casts_batch_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
+            residual_dtype=base.autocast_dtype if vision.residual_in_autocast_dtype else widened_tower(vision, base),
+            casts_batch_features=casts_inputs(job, "fp32" if vision.pixels_arrive_in_fp32 else job.recipe.params),
             tower_checkpointed=self.is_recomputed and job.checkpointing.mode != "none",
         )
         self.stem_setting, self.layer_setting = _flattened(job, vision, self.tower)
@@ -194,12 +194,14 @@ class _TowerUnits:
             hidden=vision.hidden, batch=1, images=pictures.pictures, residual_dtype=self.tower.residual_dtype
         )
         self.image_tokens = pictures.tokens
-        self.is_hooked = is_hooked(job, architecture) and (vision.hooked or _is_hooked_by_swift(job, vision))
+        self.is_hooked = is_hooked(job, architecture) and (
+            vision.embedding_can_be_hooked or _is_hooked_by_swift(job, vision)
+        )
         self.input_needs_grad = False
 
     def stem(self) -> Unit:
         """Return the unit of patch embedding and positions."""
-        is_trained = self.stem_setting.trained or reaches(self.tower, as_block(self.vision.stem))
+        is_trained = self.stem_setting.trained or reaches(self.tower, as_block(self.vision.stem_tensors))
         trains_tower = self.stem_setting.trained or self.layer_setting.trained or _adapted(self.vision, self.tower)
         self.input_needs_grad = is_trained or self.is_hooked
         return stem_unit(
@@ -216,15 +218,15 @@ class _TowerUnits:
         """Return the layers, with a module between local and global ones, and DeepStack's mergers, where they run."""
         vision, runs, first = self.vision, list[Run](), 0
         for kind, (block, count) in enumerate(vision.blocks):
-            if kind == 1 and vision.between:
+            if kind == 1 and vision.middle:
                 runs.append(self._between())
             end = first + count
             while first < end:
                 run = self._equal_layers(block, first, end, is_global=kind > 0)
                 runs.append(run)
                 first += run.times
-                if first - 1 in vision.deepstack:
-                    runs.append(self._merger(vision.deepstack.index(first - 1)))
+                if first - 1 in vision.deepstack_layers:
+                    runs.append(self._merger(vision.deepstack_layers.index(first - 1)))
         return runs
 
     def _between(self) -> Run:
@@ -248,7 +250,7 @@ class _TowerUnits:
         is_first_without_graph = first == 0 and not output_needs_grad and not tower_forward(self.vision.kind).loops
         if output_needs_grad != self.input_needs_grad or is_first_without_graph:
             end = first + 1
-        end = min([end, *(layer + 1 for layer in self.vision.deepstack if layer >= first)])
+        end = min([end, *(layer + 1 for layer in self.vision.deepstack_layers if layer >= first)])
         if is_first_without_graph:
             unit = _entered(unit)
         if not is_global and not output_needs_grad:
@@ -270,7 +272,7 @@ class _TowerUnits:
         vision = self.vision
         setting = self.layer_setting._replace(needs_input_gradient=self.input_needs_grad)
         runs, index = [], sum(count for _, count in vision.blocks)
-        for block, count in vision.idle:
+        for block, count in vision.idle_blocks:
             mode = recompute_mode(self.job, index)
             unit = kept_unit(self.job, vision, passing_unit(self.job, block, setting, mode, self.inventory))
             if vision.placement == "put":  # a list keeps their rows until the projector has run
@@ -315,7 +317,7 @@ def _entered(unit: Unit) -> Unit:
 
 def _listed(vision: Vision, unit: Unit) -> Unit:
     """Return a layer without a graph; its output may be in a list until the projector has run."""
-    if not (vision.crosses or vision.placement == "added"):
+    if not (vision.text_layers_that_read_images or vision.placement == "added"):
         return unit
     first_curve = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
     return unit._replace(kind="gathered", first_curve=first_curve, later_curve=first_curve)
@@ -323,7 +325,7 @@ def _listed(vision: Vision, unit: Unit) -> Unit:
 
 def waiting_rows(vision: Vision, setting: Setting) -> int:
     """Return the bytes of gradients of earlier layers' outputs, which wait from the projector's backward to theirs."""
-    return len(vision.gathered) * rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
+    return len(vision.feature_layers) * rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
 
 
 def _taking(unit: Unit, waits: int) -> Unit:
@@ -344,7 +346,9 @@ def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:
         return projector
     norm_names = tuple(t.name.removesuffix(".weight") for t in closing_norms(vision) if t.name.endswith(".weight"))
     other_names = tuple(
-        t.name.removesuffix(".weight") for t in vision.closing + vision.projector if t.name not in norm_names
+        t.name.removesuffix(".weight")
+        for t in vision.closing_tensors + vision.projector_tensors
+        if t.name not in norm_names
     )
     if projector.trained:
         return projector._replace(frozen_modules=norm_names)
@@ -360,15 +364,18 @@ def _under(name: str, modules: tuple[str, ...]) -> bool:
 
 def _adapted(vision: Vision, setting: Setting) -> bool:
     """Return whether some linear layer of the tower's layers or stem has an adapter."""
-    return any(reaches(setting, block) for block, _ in vision.blocks) or reaches(setting, as_block(vision.stem))
+    return any(reaches(setting, block) for block, _ in vision.blocks) or reaches(setting, as_block(vision.stem_tensors))
 
 
 def mergers(vision: Vision) -> list[tuple[ParameterTensor, ...]]:
     """Return the tensors of each patch merger: the last one first, then DeepStack's for outputs of earlier layers."""
-    tensors_per_merger = len(vision.projector) // (len(vision.deepstack) + 1)
+    tensors_per_merger = len(vision.projector_tensors) // (len(vision.deepstack_layers) + 1)
     if not tensors_per_merger:
         return [()]
-    return [vision.projector[i : i + tensors_per_merger] for i in range(0, len(vision.projector), tensors_per_merger)]
+    return [
+        vision.projector_tensors[i : i + tensors_per_merger]
+        for i in range(0, len(vision.projector_tensors), tensors_per_merger)
+    ]
 
 
 def _merger_unit(
@@ -379,7 +386,7 @@ def _merger_unit(
     ``number``: which of the mergers of earlier layers' outputs.
     """
     tensors = mergers(vision)[number + 1]
-    block, merge = as_block(tensors), tower_forward(vision.kind).merged
+    block, merge = as_block(tensors), tower_forward(vision.kind).early_tokens
     touched_tensors = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
     require_covered(touched_tensors, elements(block), "a merger of earlier rows", job.framework.name)
     first_curve = merger_curve(vision, setting, number, inventory)
@@ -399,7 +406,7 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
     tensors = mergers(vision)[number + 1]
 
     def run(ctx: Context, x: Value) -> Value:
-        y = tower_forward(vision.kind).merged(ctx, vision, tensors, x)
+        y = tower_forward(vision.kind).early_tokens(ctx, vision, tensors, x)
         ctx.extra_outputs.append(Value(y.storage, y.shape, y.dtype))
         return y
 
@@ -430,8 +437,8 @@ def _projector_unit(
     ``pictures``: images of a micro-batch. ``rows_grad``: the embedded text needs a gradient. ``adds``: some micro-batch
     adds to existing gradients.
     """
-    projector_vision = vision._replace(projector=mergers(vision)[0])
-    block = as_block(projector_vision.closing + projector_vision.projector)
+    projector_vision = vision._replace(projector_tensors=mergers(vision)[0])
+    block = as_block(projector_vision.closing_tensors + projector_vision.projector_tensors)
     project = tower_forward(vision.kind).project
     touched_tensors = touched_by(lambda ctx, x: project(ctx, projector_vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
@@ -440,7 +447,7 @@ def _projector_unit(
         shape=shape,
         tokens=pictures.tokens,
         rows_grad=rows_grad,
-        returns_image_tokens=vision.gives_out and job.loss.keep_logits and not gives_towers(job, vision),
+        returns_image_tokens=vision.returns_image_tokens and job.loss.keep_logits and not gives_towers(job, vision),
         returns_tower=gives_towers(job, vision) and job.loss.keep_logits,
         scaled=architecture.embedding_scale == "model",
     )
@@ -449,7 +456,7 @@ def _projector_unit(
     if adds:
         later = projector_curve(projector_vision, setting.for_later_micro_batches(), end, inventory)
         later = _with_tower_gradients(vision, later, setting, end)
-    tensors = ending_tensors(vision, projector_vision.projector, setting)
+    tensors = ending_tensors(vision, projector_vision.projector_tensors, setting)
     return Unit(kind="projector", name="projector and scatter", tensors=tensors, first_curve=first, later_curve=later)
 
 
@@ -459,19 +466,21 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
     These gradients are computed in the projector's backward, and stay allocated until the tower layers' backward.
     ``end``: shapes of image tokens and text.
     """
-    if vision.closing or vision.placement == "put":  # a last norm: the tower returns its output, and its input is freed
+    if (
+        vision.closing_tensors or vision.placement == "put"
+    ):  # a last norm: the tower returns its output, and its input is freed
         curve = curve._replace(freed_input_bytes=0)
     _, text_width = end.shape
     image_tokens = (end.tokens, text_width)
     if end.returns_image_tokens:
         until_backward_ends = curve.until_backward_ends + rounded_bytes(image_tokens, setting.param_dtype)
         curve = curve._replace(until_backward_ends=until_backward_ends)
-    if vision.gathered and setting.needs_input_gradient:
+    if vision.feature_layers and setting.needs_input_gradient:
         curve = curve._replace(left_gradient_bytes=waiting_rows(vision, setting))
-    if not vision.deepstack:
+    if not vision.deepstack_layers:
         return curve
     merger_dtype = setting.autocast_dtype or setting.param_dtype
-    merger_tokens = len(vision.deepstack) * rounded_bytes(image_tokens, merger_dtype)
+    merger_tokens = len(vision.deepstack_layers) * rounded_bytes(image_tokens, merger_dtype)
     gradients_wait = setting.needs_input_gradient or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
     return curve._replace(
         extra_output_bytes=curve.extra_output_bytes + merger_tokens,
@@ -519,7 +528,9 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         if end.returns_image_tokens:
             returned_tokens.append(features)
         if end.returns_tower:
-            last_hidden_state = [] if vision.closing else [x]  # a closing norm's output is among the extra outputs
+            last_hidden_state = (
+                [] if vision.closing_tensors else [x]
+            )  # a closing norm's output is among the extra outputs
             returned_storages.extend(storages_of([*ctx.extra_outputs, *last_hidden_state]))
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         if vision.placement == "added":
@@ -578,4 +589,4 @@ def forward_only_tower(job: TrainingJob, architecture: Architecture, setting: Se
         elif run.unit.kind == "projector":
             variables += curve.extra_output_bytes + curve.freed_input_bytes
     image_tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
-    return ForwardOnlyTower(peak, variables, returned=image_tokens if vision.gives_out else 0)
+    return ForwardOnlyTower(peak, variables, returned=image_tokens if vision.returns_image_tokens else 0)

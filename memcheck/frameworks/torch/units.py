@@ -75,7 +75,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         residual_dtype="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
         encoder_output_dtype="fp32" if narrow and widens_encoded(architecture) else None,
-        ssm=job.ssm_kernels,
+        recurrent_kernels=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
         recomputes_all_to_all=job.framework.predates(job.framework_version, "kept exchanges"),
         streams=architecture.streams,
@@ -84,20 +84,22 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     )
     if widens_inside(architecture, setting):  # a norm after the encoder's layers makes its output as narrow as itself
         setting = setting._replace(residual_dtype="fp32", encoder_output_dtype=setting.param_dtype)
-    if all_gather_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
+    if (
+        all_gather_dtype(job) is not None and job.fsdp == 2 and style.runs_transformers_modules
+    ):  # of transformers' own classes
         setting = setting._replace(rotary_table_rows=rotary_rows(architecture, setting.sequence, setting.batch))
     vision = architecture.vision
-    if vision is None or not vision.crosses:
+    if vision is None or not vision.text_layers_that_read_images:
         return setting
     from memcheck.job.images import pictures_of
 
-    encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
+    encoded = pictures_of(job, vision).pictures * vision.tokens_per_tile // job.rows
     return setting._replace(encoder_length=encoded, encoder_output_dtype=setting.autocast_dtype)
 
 
 def masks_of(architecture: Architecture, setting: Setting) -> Masks:
     """Return the bytes of all attention masks and position biases that one forward pass of the model makes."""
-    if not setting.style.modeling_files:
+    if not setting.style.runs_transformers_modules:
         return Masks()
     return model_masks((block for block, _ in architecture.blocks), setting, architecture.mask_windows)
 
@@ -113,7 +115,7 @@ def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool 
     On packed tokens softmax attention saves nothing per sequence. So all tokens are replayed as one sequence, unless
     Inductor compiles the block: its saved tensors were traced with the real shape.
     """
-    if setting.style.layout == "packed" and not setting.compiled and not isinstance(block.mixer, Mixer):
+    if setting.style.activation_layout == "packed" and not setting.compiled and not isinstance(block.mixer, Mixer):
         setting = setting._replace(batch=1, sequence=setting.batch * setting.sequence)
     return replayed_block(block, setting, recompute, inventory)
 

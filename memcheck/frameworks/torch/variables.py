@@ -55,7 +55,7 @@ def variable_lifetimes(job: TrainingJob) -> Lifetimes:
         loss_after_model=job.objective.loss_after_model or job.objective.reads_logits or job.head.columns > 1,
         keeps_previous_graph=profile.keeps_graph,
         keeps_reference_logits=job.objective.holds_reference,
-        keeps_inputs_embeds=job.layout.pipeline == 1 and profile.style.modeling_files,
+        keeps_inputs_embeds=job.layout.pipeline == 1 and profile.style.runs_transformers_modules,
         keeps_layer_outputs=isinstance(architecture, DebertaModel),
         keeps_recurrent_graphs=isinstance(architecture, Architecture) and _keeps_recurrent_graphs(architecture),
         fsdp1_keeps_inputs=uses_fsdp(job) and job.fsdp == 1 and is_reentrant,

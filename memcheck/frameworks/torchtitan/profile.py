@@ -95,9 +95,9 @@ FRAMEWORK = Torchtitan(
     source="pytorch/torchtitan b5bcd76c6",
     style=Style(
         folder="torchtitan",
-        layout="packed",
+        activation_layout="packed",
         source="torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
-        dtensor=True,
+        uses_dtensor=True,
         compiles_blocks=True,
         compiled_losses=("standard", "chunked", "vocab-parallel"),
     ),

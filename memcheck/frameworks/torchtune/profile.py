@@ -64,7 +64,7 @@ FRAMEWORK = Torchtune(
     # compile_loss replaces a method of the losses in chunks, and drops the compiled form of any other (_compile.py)
     style=Style(
         folder="torchtune",
-        layout="batch-first",
+        activation_layout="batch-first",
         source="torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
         compiles_blocks=True,
         compiled_losses=("chunked", "fused-linear"),

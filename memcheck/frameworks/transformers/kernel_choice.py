@@ -138,7 +138,7 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
 
     Source: transformers 5.23 masking_utils.py.
     """
-    if not style.modeling_files:
+    if not style.runs_transformers_modules:
         return False
     always_masked = (
         attention.kernels.explicit_mask

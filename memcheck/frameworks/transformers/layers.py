@@ -180,7 +180,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     residual = hidden_states if block.residual == "normed" else x
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
-    if block.variables.norm:
+    if block.lives_to_forward_end.input_norm_output:
         ctx.unused_outputs.append(hidden_states)
     if isinstance(block.mixer, BloomAttention):
         ctx.attention_locals.append(hidden_states)
@@ -189,7 +189,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     hidden_states = norm(ctx, block.mixer_output_norm, hidden_states)
     hidden_states = dropout(ctx.tape, hidden_states, block.dropout)
     del module_input
-    if block.variables.output and block.branch_scale not in LEARNED:
+    if block.lives_to_forward_end.mixer_output and block.branch_scale not in LEARNED:
         ctx.unused_outputs.append(hidden_states)
     x = _residual(ctx, block, residual, hidden_states)
     ctx.attention_locals = []
@@ -230,7 +230,7 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
         hidden_states = _part(ctx, "post_attention_layernorm", lambda ctx, x: norm(ctx, block.mlp_norm, x), x)
     residual = hidden_states if block.residual == "normed" else x
     module_input = hidden_states if block.dropout_place == "inner" else None
-    input_variable = hidden_states if block.variables.mlp_input else None
+    input_variable = hidden_states if block.lives_to_forward_end.mlp_input else None
     if isinstance(mlp, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
 
@@ -262,7 +262,7 @@ def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value)
         if block.branch_scale == "tanh":
             factor = unary(tape, factor, "tanh")
         scaled = mul(tape, factor, hidden_states, "layer scale")
-        if block.variables.output:
+        if block.lives_to_forward_end.mixer_output:
             ctx.unused_outputs.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.branch_scale == "constant":
@@ -291,7 +291,7 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         mlp_input = normed
     elif isinstance(block, NormsFirstBlock):
         mlp_input = norm(ctx, block.mlp_norm, x)
-    if block.variables.norm:
+    if block.lives_to_forward_end.input_norm_output:
         ctx.unused_outputs.append(normed)
     attn_output = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
     del normed

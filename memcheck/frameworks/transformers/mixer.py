@@ -42,7 +42,7 @@ def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
         raise UnsupportedError(
             f"memcheck has no model of {mixer.kind} layers", f"it has of {', '.join(MIXERS)}", "/training/framework"
         )
-    if ctx.setting.ssm == "fallback":
+    if ctx.setting.recurrent_kernels == "fallback":
         return leave_tensor_parallel(ctx, _fallback(mixer.kind)(ctx, mixer, local))
     return leave_tensor_parallel(ctx, MIXERS[mixer.kind](ctx, mixer, local))
 

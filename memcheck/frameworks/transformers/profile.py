@@ -49,10 +49,10 @@ ADAPTERS = Adapters(
 
 STYLE = Style(
     folder="transformers",
-    layout="batch-first",
+    activation_layout="batch-first",
     source="transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.frameworks)",
-    dtensor=True,
-    modeling_files=True,
+    uses_dtensor=True,
+    runs_transformers_modules=True,
 )
 
 _EAGER_ALONE = ("sdpa", "flash", "flex")

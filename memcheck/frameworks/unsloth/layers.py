@@ -46,11 +46,13 @@ class FormerStyle(Style):
 
 
 SOURCE = "unsloth 2026.8 models and kernels, unsloth_zoo 2026.8 (memcheck.frameworks.unsloth)"
-OWN = Style(folder="unsloth", layout="batch-first", source=SOURCE, offload_buffers=2)
+OWN = Style(folder="unsloth", activation_layout="batch-first", source=SOURCE, offload_buffers=2)
 """The layers that unsloth writes itself, which are given no mask in training (``LlamaModel_fast_forward``). Inputs of
 layers return from the host into two buffers (gradient_checkpointing.py, GPU_BUFFERS, GPU_BUFFERS_B).
 """
-FORMER = FormerStyle(folder="unsloth", layout="batch-first", source="unsloth 2024.8 models/llama.py and kernels")
+FORMER = FormerStyle(
+    folder="unsloth", activation_layout="batch-first", source="unsloth 2024.8 models/llama.py and kernels"
+)
 COMPILED = STYLE._replace(folder="unsloth", source=SOURCE, offload_buffers=2)
 """transformers' classes, which unsloth_zoo compiles."""
 
@@ -192,7 +194,11 @@ GATED = ("silu", "swish", "gelu_pytorch_tanh", "gelu")
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
     """Run one decoder layer, ``x``: [tokens, hidden]; so is what is returned."""
-    if ctx.setting.style.modeling_files or not isinstance(layer.mixer, Attention) or not isinstance(layer.mlp, Mlp):
+    if (
+        ctx.setting.style.runs_transformers_modules
+        or not isinstance(layer.mixer, Attention)
+        or not isinstance(layer.mlp, Mlp)
+    ):
         return classes.block(ctx, layer, x)
     hidden_states = _attention(ctx, layer.mixer, norm(ctx, layer.input_norm, x))
     x = add(ctx.tape, x, hidden_states, "residual")
@@ -212,7 +218,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
     It saves its input and one fp32 number per row. Backward writes the input's gradient over the incoming one, except
     for Gemma's norms.
     """
-    if spec is None or ctx.setting.style.modeling_files or not spec.kind.startswith("rmsnorm"):
+    if spec is None or ctx.setting.style.runs_transformers_modules or not spec.kind.startswith("rmsnorm"):
         return normalise(ctx, spec, x, name)
     weight, _ = ctx.norm_weight(spec, name)
     return liger_rms_norm(ctx.tape, x, weight, in_place=spec.kind != "rmsnorm-unit-offset")

@@ -25,7 +25,7 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     transformers' classes make cos and sin in each forward. unsloth's have them for every position of the model, in 16
     bits. Until the attention of transformers 4.48 each layer had its own, of 32,768 positions at first, and no buffer.
     """
-    if setting.style.modeling_files:
+    if setting.style.runs_transformers_modules:
         return classes.rotary_tables(architecture, setting)
     row_bytes = classes.rotary_width(architecture) * ITEM_BYTES["bf16"]
     model_positions = max(1, architecture.max_position_embeddings)

@@ -47,7 +47,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(hidden, "input_layernorm"),
         mlp_norm=layer_norm(hidden, "post_attention_layernorm"),
         dropout=dropout,
-        variables=LayerVariables(norm=False, output=False, mlp_input=True),
+        lives_to_forward_end=LayerVariables(input_norm_output=False, mixer_output=False, mlp_input=True),
         residual="normed" if config.flag("apply_residual_connection_post_layernorm") else "",
     )
     return decoder(

@@ -68,7 +68,9 @@ def read(config: ConfigReader) -> Architecture:
         parallel=parallel,
         dropout=config.dropout("hidden_dropout"),
     )
-    block = block._replace(variables=LayerVariables(norm=True, output=True, mlp_input=False))
+    block = block._replace(
+        lives_to_forward_end=LayerVariables(input_norm_output=True, mixer_output=True, mlp_input=False)
+    )
     block = NormsFirstBlock(*block) if parallel else block
     return decoder(
         config,

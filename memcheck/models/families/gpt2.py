@@ -60,7 +60,7 @@ def gpt2_block(hidden: int, attention: Attention, mlp: Mlp, dropout: float) -> B
         mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=dropout,
         dropout_place="inner",
-        variables=LayerVariables(norm=False, output=True, mlp_input=True),
+        lives_to_forward_end=LayerVariables(input_norm_output=False, mixer_output=True, mlp_input=True),
     )
 
 

@@ -101,7 +101,7 @@ def _encoder(
         input_norm=layer_norm(hidden, "post_attention_layernorm"),
         mlp_norm=layer_norm(hidden, "post_mlp_layernorm"),
         residual="post-norm",
-        variables=LayerVariables(norm=False, output=True, mlp_input=False),
+        lives_to_forward_end=LayerVariables(input_norm_output=False, mixer_output=True, mlp_input=False),
         dropout=hidden_dropout,
     )
     type_table = ParameterTensor(f"{paths.embeddings}.token_type_embeddings.weight", (token_types, hidden), "position")

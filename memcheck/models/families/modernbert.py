@@ -91,7 +91,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
             mlp=mlp,
             input_norm=None if kind.first else layer_norm(hidden, "attn_norm", bias=norm_bias),
             mlp_norm=layer_norm(hidden, "mlp_norm", bias=norm_bias),
-            variables=LayerVariables(norm=False, output=True, mlp_input=False),
+            lives_to_forward_end=LayerVariables(input_norm_output=False, mixer_output=True, mlp_input=False),
         )
 
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(attention_types))

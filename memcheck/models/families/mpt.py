@@ -52,7 +52,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(hidden, "norm_1", bias=False),
         mlp_norm=layer_norm(hidden, "norm_2", bias=False),
         dropout=dropout,
-        variables=LayerVariables(norm=False, output=True, mlp_input=True),
+        lives_to_forward_end=LayerVariables(input_norm_output=False, mixer_output=True, mlp_input=True),
     )
     return decoder(
         config,

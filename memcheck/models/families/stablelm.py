@@ -39,7 +39,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(hidden, "input_layernorm"),
         mlp_norm=None if parallel else layer_norm(hidden, "post_attention_layernorm"),
         parallel=parallel,
-        variables=LayerVariables(norm=True, output=True, mlp_input=False),
+        lives_to_forward_end=LayerVariables(input_norm_output=True, mixer_output=True, mlp_input=False),
     )
     return decoder(
         config,

@@ -41,7 +41,7 @@ class Brief(Record):
     @property
     def dtype(self) -> torch.dtype:
         """What ``pixel_values`` come in: fp32, as processors make them, unless the model casts none."""
-        return torch.float32 if self.vision.cast else DTYPES[self.job.recipe.params]
+        return torch.float32 if self.vision.pixels_arrive_in_fp32 else DTYPES[self.job.recipe.params]
 
     def pixels(self, *shape: int) -> torch.Tensor:
         """Pixel values of that shape."""
@@ -89,7 +89,7 @@ def picture_batch(job: TrainingJob, vision: Vision, config: Any) -> tuple[Inputs
 
 def _shared(rows: int, count: int, vision: Vision) -> tuple[int, ...]:
     """Rows of each picture, in the numbers that become image tokens."""
-    unit = vision.merge if rows % vision.merge == 0 else 1
+    unit = vision.patches_per_token if rows % vision.patches_per_token == 0 else 1
     each, more = divmod(rows // unit, count)
     return tuple(unit * (each + (i < more)) for i in range(count))
 
@@ -164,12 +164,12 @@ def _tower(config: Any) -> Any:
 
 def packed(seen: Brief) -> Inputs:
     """Rows of all pictures one after the other, each a patch's numbers, with the grid of each picture."""
-    return _rows(seen, _grids(seen, isqrt(seen.vision.merge)))
+    return _rows(seen, _grids(seen, isqrt(seen.vision.patches_per_token)))
 
 
 def _rows(seen: Brief, grids: list[tuple[int, int]]) -> Inputs:
     return {
-        "pixel_values": seen.pixels(seen.pictures.rows, seen.vision.channels),
+        "pixel_values": seen.pixels(seen.pictures.rows, seen.vision.values_per_patch),
         "image_grid_thw": torch.tensor([(1, *grid) for grid in grids]),
     }
 
@@ -185,7 +185,7 @@ def _side(seen: Brief) -> int:
     """Pixels of the side of a tile that becomes the brief's rows, class tokens aside."""
     tower = _tower(seen.config)
     patch, side = (each if isinstance(each, int) else int(each[0]) for each in (tower.patch_size, tower.image_size))
-    cells = isqrt(seen.sizes[0] - seen.vision.classes)
+    cells = isqrt(seen.sizes[0] - seen.vision.class_tokens_per_tile)
     return side if side // patch == cells else cells * patch
 
 
@@ -243,7 +243,7 @@ def masked_tiles(seen: Brief) -> Inputs:
 
 def sized(seen: Brief) -> Inputs:
     """Pictures in their own proportions, padded to one size, and the size of each (Pixtral's)."""
-    patch, side = int(_tower(seen.config).patch_size), isqrt(seen.vision.merge)
+    patch, side = int(_tower(seen.config).patch_size), isqrt(seen.vision.patches_per_token)
     grids = [(h * patch, w * patch) for h, w in _grids(seen, side)]
     most = [max(grid[i] for grid in grids) for i in (0, 1)]
     return {"pixel_values": seen.pixels(len(grids), 3, *most), "image_sizes": torch.tensor(grids)}
@@ -306,7 +306,7 @@ def _newlined_tokens(seen: Brief, side: int) -> Callable[[int, int], int]:
     processor = of.__new__(of)
     processor.patch_size = int(_tower(seen.config).patch_size)
     processor.vision_feature_select_strategy = seen.config.vision_feature_select_strategy
-    processor.num_additional_image_tokens = seen.vision.classes
+    processor.num_additional_image_tokens = seen.vision.class_tokens_per_tile
     processor.num_image_tokens = (side // processor.patch_size) ** 2
     processor.vision_aspect_ratio = getattr(seen.config, "vision_aspect_ratio", "")
 
@@ -319,7 +319,9 @@ def _newlined_tokens(seen: Brief, side: int) -> Callable[[int, int], int]:
 
     def count(height: int, width: int) -> int:
         found = int(processor._get_number_of_features(height, width, side, side))  # noqa: SLF001
-        return found - (seen.vision.classes if processor.vision_feature_select_strategy == "default" else 0)
+        return found - (
+            seen.vision.class_tokens_per_tile if processor.vision_feature_select_strategy == "default" else 0
+        )
 
     return count
 
@@ -327,13 +329,13 @@ def _newlined_tokens(seen: Brief, side: int) -> Callable[[int, int], int]:
 def positioned(seen: Brief) -> Inputs:
     """Pictures padded to one number of rows, and the place of each, -1 for rows that are none (Gemma 4)."""
     count, rows = len(seen.sizes), seen.sizes[0]
-    real = sum(seen.tokens) // count * seen.vision.merge
-    side = isqrt(seen.vision.merge)
+    real = sum(seen.tokens) // count * seen.vision.patches_per_token
+    side = isqrt(seen.vision.patches_per_token)
     height, width = next(_splits(seen, real, side))
     places = [[i % width, i // width] for i in range(height * width)]
     places += [[-1, -1]] * (rows - len(places))
     return {
-        "pixel_values": seen.pixels(count, rows, seen.vision.channels),
+        "pixel_values": seen.pixels(count, rows, seen.vision.values_per_patch),
         "image_position_ids": torch.tensor([places] * count),
     }
 

@@ -163,7 +163,7 @@ def _replicated(model: nn.Module, job: TrainingJob, architecture: Architecture, 
 
     options = {k: v for k, v in job.options if k in ("bucket_cap_mb", "static_graph", "find_unused_parameters")}
     vision = architecture.vision
-    if vision is not None and (vision.idle or vision.unused or vision.others):
+    if vision is not None and (vision.idle_blocks or vision.unused_tensors or vision.other_towers):
         options.setdefault("find_unused_parameters", True)
     wrapped = DistributedDataParallel(
         model,

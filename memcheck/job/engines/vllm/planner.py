@@ -327,7 +327,7 @@ def require_modelled(architecture: Architecture, version: Version, pipeline: int
             "write a smaller `pipeline`",
             "/inference/pipeline",
         )
-    if architecture.vision is not None and architecture.vision.crosses:
+    if architecture.vision is not None and architecture.vision.text_layers_that_read_images:
         raise UnsupportedError(
             f"memcheck has no model of vLLM {version.name} with layers that read pictures by cross attention",
             "size its language model alone: `model: {part: language}`",
