@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.shipped import deciding_keys, table_of
 from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.key_table import key_table
 from memcheck.configs.megatron_bridge import PRECISIONS, SECTIONS, SHIPPED, arguments_of
 from memcheck.configs.plan_text import nested
 from memcheck.configs.read_megatron import DIMENSIONS, read_megatron
@@ -39,19 +40,6 @@ DEFAULTS = {
     "model.moe_grouped_gemm": True,  # models/conversion, of every family with experts
 }
 """What a provider says where a recipe says nothing."""
-HARMLESS = frozenset(
-    """
-    apply_dsa_kernel_fusion attention_dropout batch_p2p_sync
-    bias_activation_fusion cuda_graph_warmup_steps cuda_graph_modules hf_model_revision hidden_dropout
-    high_priority_a2a_comm_stream init_method_std moe_deepep_num_sms moe_flex_dispatcher_num_sms
-    moe_hybridep_num_sms_preprocessing moe_router_force_load_balancing mtp_loss_scaling_factor
-    overlap_dispatch_backward_with_experts_wgrad params_dtype pipeline_dtype rope_scaling_factor
-    rotary_base rotary_scaling_factor use_te_rng_tracker variable_seq_lengths _pipeline_model_parallel_layout_builder
-    calculate_per_token_loss moe_aux_loss_coeff moe_permute_fusion_into_hybridep
-    attention_softmax_in_fp32 moe_router_score_function moe_router_enable_expert_bias kv_channels
-    """.split()  # noqa: SIM905  # a list of forty quoted names is harder to read
-)
-"""Fields of the model that hold no memory of their own, or that say what the model of that name has anyway."""
 ALWAYS = ("model.sequence_parallel", "model.expert_tensor_parallel_size")
 """Fields that count with other degrees than the recipe's."""
 
@@ -192,11 +180,12 @@ def said(fields: dict[str, Any]) -> tuple[object, list[str]]:
 def kept(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of one recipe without which the reading is another."""
     dims = {row.path.replace("-", "_") for row in DIMENSIONS}
+    without_memory = key_table("megatron").names["bridge_models"]
     values = {
         key: value
         for key, value in {**DEFAULTS, **fields}.items()
         if key.partition(".")[0] in SECTIONS
-        and not (key.startswith("model.") and key[6:] in HARMLESS)
+        and not (key.startswith("model.") and key[6:] in without_memory)
         and key not in ("model.seq_length", "model._target_")
         and not (key.startswith("optimizer.") and value == "fp32")
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.draft import Draft
-from memcheck.configs.key_table import shipped, shipped_keys
+from memcheck.configs.key_table import key_table, shipped, shipped_keys
 from memcheck.configs.megatron_bridge import OPTIONS, PROVIDED, SECTIONS, SHIPPED, arguments_of
 from memcheck.configs.python_bridge import set_fields
 from memcheck.configs.python_values import MadeObject, PythonValue, is_whole, plain
@@ -40,17 +40,6 @@ SHORT = {
     "-etp": "expert_tensor_parallel_size",
 }
 """Options with one dash, and their long names."""
-HARMLESS = (
-    *("dataset", "mode", "model", "recipe", "max_steps", "lr", "min_lr", "warmup_iters", "pretrained_checkpoint"),
-    *("save_dir", "load_dir", "save_interval", "dump_env", "dump-env", "dry_run", "dry-run", "step_func", "step-func"),
-    *("account", "partition", "container-image", "container_image", "env", "mount", "time", "srun-arg", "job-name"),
-    *("deterministic", "peft_scheme"),
-)
-OTHER_SECTIONS = (
-    *("scheduler", "tokenizer", "logger", "validation", "rng", "straggler", "profiling", "nvrx_straggler", "ft"),
-    *("inprocess_restart", "env_vars", "tensor_inspect"),
-)
-"""Sections of a container without memory on a GPU."""
 GPUS = (KeyRow("nodes", "hardware.nodes"), KeyRow("gpus-per-node", "hardware.gpus_per_node"))
 WAY_OUT = (
     "write its ConfigContainer to a file, and check that: run_recipe.py --recipe {} --dry-run, or cfg.to_yaml(PATH)"
@@ -99,12 +88,13 @@ def join_recipe(draft: Draft) -> None:
         path = "peft_scheme" if config.has("peft_scheme") else "mode"
         message = f"`{scheme[:40]}` has no memory model here: Megatron-Bridge's LoRA has one"
         raise located(config.at(path), message, "for an upper bound, estimate it as LoRA: --mode lora")
-    config.see(*HARMLESS)
+    names = key_table("megatron").names
+    config.see(*names["bridge_options"])
     draft.rows(GPUS)
     said: dict[str, StatedField] = {}
     for key in [each for each in config.values if each in OPTIONS or "." in each]:
         field = OPTIONS.get(key, key)
-        if field.partition(".")[0] in (*SECTIONS, *OTHER_SECTIONS):
+        if field.partition(".")[0] in (*SECTIONS, *names["bridge_sections"]):
             said[field] = StatedField(override_value(str(config.values[key])), config.at(key))
             del config.values[key]
     if config.has("deterministic"):

@@ -60,14 +60,6 @@ READ = frozenset(
     """.split()  # noqa: SIM905  # a list of thirty quoted names is harder to read
 )
 """Arguments that the reader takes in code, and that its table does not list."""
-QUIET = frozenset(
-    """
-    params_dtype pipeline_dtype autocast_dtype autocast_enabled fp8_margin fp8_wgrad fp8_param fp4_recipe fp4_param
-    loss_scale initial_loss_scale min_loss_scale loss_scale_window hysteresis fp8_dot_product_attention
-    microbatch_group_size_per_vp_stage
-    """.split()  # noqa: SIM905
-)
-"""Fields without an argument that say what others say, or that hold nothing."""
 CURRENT = {
     "fp8_recipe": "tensorwise",
     "first_last_layers_bf16": True,
@@ -162,7 +154,7 @@ def arguments_of(container: Mapping[str, object]) -> dict[str, tuple[object, str
             continue
         if argument in known or section == "peft":
             found[argument] = _layout(said) if name == "pipeline_model_parallel_layout" else said, key
-        elif section in ("model", "mixed_precision") and name not in QUIET:
+        elif section in ("model", "mixed_precision") and name not in table.names["bridge_fields"]:
             other.append(key)
     if other:
         more = f" and {len(other) - MOST_LISTED} more" if len(other) > MOST_LISTED else ""

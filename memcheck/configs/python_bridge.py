@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from memcheck.configs.key_table import key_table
 from memcheck.configs.megatron_bridge import OPTIONS, PRECISIONS, SECTIONS
 from memcheck.configs.python_code import LibraryCall
 from memcheck.configs.python_expressions import FollowedCode
@@ -22,8 +23,6 @@ _OPTIMIZERS = {
     "distributed_muon_with_cosine_annealing": "dist_muon",
 }
 """Helpers that return an optimizer and its schedule, and the optimizer's word."""
-_HARMLESS = ("dir", "name", "data_paths", "mock", "train_iters", "lr", "min_lr", "lr_warmup_iters", "lr_decay_iters")
-"""Arguments of recipes of 2025 without memory on a GPU."""
 _MODEL_METHODS = ("to_megatron_provider", "get_model_config")
 
 
@@ -52,7 +51,7 @@ def called(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
         section, _, field = OPTIONS.get(name, "").partition(".")
         if section:
             sections[section].of.keywords[field] = value
-        elif name not in _HARMLESS:
+        elif name not in key_table("megatron").names["bridge_arguments"]:
             made.arguments.append(PythonValue(name, call.at))
     made.depth = len(run.pending)
     run.things.append(made)
