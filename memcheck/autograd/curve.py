@@ -100,14 +100,6 @@ Forward = Callable[[Context, Value], Value]
 """The forward of a unit on a context: its input, such as [tokens, hidden], to its output."""
 
 
-def _cast_gradient_bytes(ctx: Context) -> int:
-    """Return the bytes of gradients of autocast's weight copies that are not cast back yet.
-
-    Layers that share a weight sum them in the copy's node, from the last layer to the first.
-    """
-    return sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
-
-
 def replay(
     forward: Forward,
     setting: Setting,
@@ -132,97 +124,131 @@ def replay(
     del storage
     if table[1]:  # 0: the model has no rotary embeddings, or FSDP2 casts no table
         ctx.rotary_tables = tuple([tape.new(table, setting.param_dtype, "rotary table, cast") for _ in range(2)])
-    # the forward. Variables keep its input, autocast's copies and further returned tensors alive
-    y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
-    if recompute and setting.reentrant and y.needs_grad:
+    output = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
+    reentrant = recompute and setting.reentrant
+    if reentrant and output.needs_grad:
         # CheckpointFunction's ctx has the call's arguments until the graph goes
         tape.until_graph_freed.update((storage.key, storage.bytes) for storage in ctx.rotary_tables)
     ctx.rotary_tables = ()
-    forward_peak = high(tape)
-    leaf, output = x.origin, (y.shape, y.dtype)
-    # what was saved keeps its storage. The rest is freed in turn: output, input, autocast's copies, returned tensors
-    y.storage = None
-    with_input = tape.live
-    x.storage = None
-    with_casts = tape.live
-    tape.casts.clear()
-    with_returned = tape.live
-    for value in ctx.extra_outputs:
-        value.storage = None
-    freed_input = with_input - with_casts
-    saved = turn(tape)
-    for p in ctx.parameters:
-        if p.cast_gradient_dtype is not None:  # later layers that share the weight have left a gradient
-            p.cast_gradient = tape.new(p.shape, p.cast_gradient_dtype, "gradient of an autocast copy")
-    taken_gradients = _cast_gradient_bytes(ctx)
-    # the backward, which begins with the gradient of the output if anything in the unit has a graph
-    trained = y.needs_grad
-    output_gradient = [tape.new(*output, "output gradient")] if trained else []
-    if output_gradient and (setting.holds_output_gradient or (recompute and setting.reentrant)):
-        # an argument of the schedule's backward_step, or of CheckpointFunction.backward
-        output_gradient[0].holders += 1
-        tape.python_references.append(output_gradient[0])
-    backward(tape, y, output_gradient)
-    gradients = tape.by_component.get("gradients", 0)
-    backward_peak = high(tape)
+    forward_peak = peak_of(tape)
+    input_leaf, output_spec, has_graph = x.origin, (output.shape, output.dtype), output.needs_grad
+    freed = _free_variables(ctx, output, x)
+    saved = end_forward(tape)
+    taken_gradient_bytes = _take_cast_gradients(ctx)
+    # the gradient is an argument of the schedule's backward_step, or of CheckpointFunction.backward
+    _run_backward(tape, output, output_spec, is_argument=setting.holds_output_gradient or reentrant)
+    curve = curve_of(tape, forward_peak, saved)
     tape.python_references.clear()
-    del leaf  # the input's gradient was alive until here
-    until_graph_freed = sum(tape.until_graph_freed.values())
+    del input_leaf  # the input's gradient was alive until here
     until_backward_ends = sum(storage.bytes for storage in tape.retained_storages)
     tape.retained_storages.clear()
-    left_gradients = _cast_gradient_bytes(ctx)
-    return Curve(
-        saved_bytes=saved.bytes,
-        saved_inventory=saved.inventory,
-        saved_components=saved.components,
-        autocast_cache_bytes=with_casts - with_returned,
-        forward_peak=forward_peak,
-        backward_peak=backward_peak,
-        gradient_bytes=gradients,
-        extra_output_bytes=with_returned - saved.bytes,
+    return curve._replace(
+        autocast_cache_bytes=freed.autocast_copies,
+        extra_output_bytes=freed.extra_outputs,
         input_bytes=rounded_bytes(shape, dtype) if not setting.external_input else 0,
-        freed_input_bytes=freed_input,
+        freed_input_bytes=freed.input,
         input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
-        output_gradient_bytes=rounded_bytes(*output) if trained else 0,
-        until_graph_freed=until_graph_freed,
+        output_gradient_bytes=rounded_bytes(*output_spec) if has_graph else 0,
+        until_graph_freed=sum(tape.until_graph_freed.values()),
         until_backward_ends=until_backward_ends,
-        left_gradient_bytes=left_gradients,
-        taken_gradient_bytes=taken_gradients,
+        left_gradient_bytes=_cast_gradient_bytes(ctx),
+        taken_gradient_bytes=taken_gradient_bytes,
         weight_backward_bytes=tape.weight_backward_bytes,
-        grad_hook_peak=arrival(tape),
     )
 
 
-def closed(tape: Tape, ctx: Context, output: Value, forward: Peak) -> Curve:
+def curve_without_input(tape: Tape, ctx: Context, output: Value, forward_peak: Peak) -> Curve:
     """Run the backward of a unit without an input of its own, and return its memory curve in bytes.
 
-    ``output``: the output of its forward, which has run on ``tape``. ``forward``: the peak of that forward. Tensors in
-    ``ctx.extra_outputs`` are still referenced by variables when the forward ends.
+    ``output``: the output of its forward, which has run on ``tape``. ``forward_peak``: the peak of that forward.
+    Tensors in ``ctx.extra_outputs`` are still referenced by variables when the forward ends.
     """
     output_spec = (output.shape, output.dtype)
-    output.storage = None
-    with_casts = tape.live
-    tape.casts.clear()
-    with_returned = tape.live
-    for value in ctx.extra_outputs:
-        value.storage = None
-    saved = turn(tape)
-    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.needs_grad else [])
-    gradients = tape.by_component.get("gradients", 0)
+    freed = _free_variables(ctx, output)
+    saved = end_forward(tape)
+    _run_backward(tape, output, output_spec)
+    curve = curve_of(tape, forward_peak, saved)
+    return curve._replace(autocast_cache_bytes=freed.autocast_copies, extra_output_bytes=freed.extra_outputs)
+
+
+def curve_of(tape: Tape, forward_peak: Peak, saved: Saved) -> Curve:
+    """Return the memory curve of a unit whose backward has just run on the tape.
+
+    ``saved``: what its forward has saved (:func:`end_forward`). Bytes that a unit keeps beyond that are 0.
+    """
     return Curve(
         saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        autocast_cache_bytes=with_casts - with_returned,
-        forward_peak=forward,
-        backward_peak=high(tape),
-        gradient_bytes=gradients,
-        extra_output_bytes=with_returned - saved.bytes,
-        grad_hook_peak=arrival(tape),
+        autocast_cache_bytes=0,
+        forward_peak=forward_peak,
+        backward_peak=peak_of(tape),
+        gradient_bytes=tape.by_component.get("gradients", 0),
+        grad_hook_peak=grad_hook_peak(tape),
     )
 
 
-def turn(tape: Tape) -> Saved:
+class _Freed(Record):
+    """Bytes that are freed when a unit's forward has returned, because only variables referred to them."""
+
+    input: int
+    autocast_copies: int
+    """Copies of weights in autocast's cache."""
+    extra_outputs: int
+    """What the unit returns in addition to its output."""
+
+
+def _free_variables(ctx: Context, output: Value, x: Value | None = None) -> _Freed:
+    """Free a unit's output, its input ``x``, autocast's copies and further outputs, in this order.
+
+    Tensors that the graph has saved stay alive. The output's bytes count with the next unit.
+    """
+    tape = ctx.tape
+    output.storage = None
+    with_input = tape.live
+    if x is not None:
+        x.storage = None
+    with_copies = tape.live
+    tape.casts.clear()
+    with_extra_outputs = tape.live
+    for value in ctx.extra_outputs:
+        value.storage = None
+    return _Freed(with_input - with_copies, with_copies - with_extra_outputs, with_extra_outputs - tape.live)
+
+
+def _run_backward(
+    tape: Tape, output: Value, output_spec: tuple[tuple[int, ...], str], *, is_argument: bool = False
+) -> None:
+    """Run a unit's backward from a new gradient of its output; without a graph, do nothing.
+
+    ``output_spec``: shape and dtype of the gradient. ``is_argument``: a caller's variable refers to it to the end.
+    """
+    if not output.needs_grad:
+        return
+    gradient = [tape.new(*output_spec, "output gradient")]
+    if is_argument:
+        gradient[0].holders += 1
+        tape.python_references.append(gradient[0])
+    backward(tape, output, gradient)
+
+
+def _take_cast_gradients(ctx: Context) -> int:
+    """Allocate the gradients of autocast's weight copies that later layers have left; return their bytes."""
+    for p in ctx.parameters:
+        if p.cast_gradient_dtype is not None:
+            p.cast_gradient = ctx.tape.new(p.shape, p.cast_gradient_dtype, "gradient of an autocast copy")
+    return _cast_gradient_bytes(ctx)
+
+
+def _cast_gradient_bytes(ctx: Context) -> int:
+    """Return the bytes of gradients of autocast's weight copies that are not cast back yet.
+
+    Layers that share a weight sum them in the copy's node, from the last layer to the first.
+    """
+    return sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
+
+
+def end_forward(tape: Tape) -> Saved:
     """Return the tensors that a finished forward has saved, and start the backward phase.
 
     From here on the tape has a new peak, and counts new tensors as temporaries.
@@ -237,7 +263,7 @@ def turn(tape: Tape) -> Saved:
     return saved
 
 
-def high(tape: Tape) -> Peak:
+def peak_of(tape: Tape) -> Peak:
     """Return the highest point of the tape since its last reset."""
     return Peak(
         bytes=tape.peak,
@@ -248,7 +274,7 @@ def high(tape: Tape) -> Peak:
     )
 
 
-def arrival(tape: Tape, first: int = 0) -> Peak | None:
+def grad_hook_peak(tape: Tape, first: int = 0) -> Peak | None:
     """Return the highest point at which an engine's hook for a new gradient has run; None: no hook has run.
 
     ``first``: the index in ``tape.grad_hook_moments`` to start from. 1 leaves the first gradient of the unit out.

@@ -215,7 +215,7 @@ class Node:
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.copies = 1
-        """Number of equal pieces that this tensor is counted as: ``pieces.counted_as``."""
+        """Number of equal pieces that this tensor is counted as: :class:`memcheck.autograd.loss.counted_as`."""
         self.hands_over_gradient = False
         """``run`` gets the gradient in a list, and so can free it before it returns (checkpointed units)."""
         self.input_metadata: tuple[tuple[tuple[int, ...], str, int], ...] = ()
@@ -293,7 +293,7 @@ class Tape:
         self.live = 0
         """Live bytes now."""
         self.copies = 1
-        """Number of equal pieces that one recorded piece is counted as now: ``pieces.counted_as``."""
+        """Number of equal pieces that one recorded piece is counted as now: :class:`memcheck.autograd.loss.counted_as`."""
         self.ignores_peaks = False
         """New allocations are not considered for the peak."""
         self.peak = self.earlier_peak = 0
@@ -301,9 +301,11 @@ class Tape:
         self.largest = 0
         """Bytes of the largest block so far."""
         self.peak_label = ""
-        self.peak_scope = ""
+        """The tensor whose allocation reached the peak."""
         self.peak_components: dict[str, int] = {}
+        """Bytes by component at the peak."""
         self.peak_inventory: list[Entry] = []
+        """The tensors that lived at the peak."""
         self.near_recompute_end = False
         """The running recompute of a checkpoint stops after the next saved tensor (early stop)."""
         self.previous_peak: tuple[int, Any] = (0, None)
@@ -315,8 +317,11 @@ class Tape:
         self.grad_hook_moments: list[tuple[int, dict[str, int]]] = []
         """Live bytes, in total and by component, when hooks ran: the first moment, and the highest of the others."""
         self.by_component: dict[str, int] = {}
+        """Live bytes by component: ``activations``, ``gradients``, ``temporaries`` and others."""
         self.events = 0
+        """Allocations so far."""
         self.sequence = 0
+        """Nodes of the graph so far."""
         self.weight_backward_bytes = 0
         """Bytes of all output gradients that weight gradients were computed from: a zero-bubble schedule keeps them."""
         self.autocast = autocast
@@ -324,12 +329,13 @@ class Tape:
         self.casts: dict[int, Value] = {}
         """Autocast's weight cache, by identity of the parameter."""
         self.grad_enabled = True
+        """Operators record their backward; False under ``torch.no_grad``."""
         self.frame: CheckpointFrame | None = None
         """The checkpointed call whose forward runs now."""
         self.python_references: list[Storage | None] = []
         """Storages that Python variables hold during the running backward, as a reentrant checkpoint's do."""
         self.component = "activations"
-        self.scope = ""
+        """The component under which new storages are counted."""
         self.kept_outputs: KeptOutputs | None = None
         """Decides in a selectively checkpointed forward which outputs are kept, and returns these in its recompute."""
         self.dtensor_gradients = False
@@ -358,11 +364,10 @@ class Tape:
     def mark_peak(self, label: str) -> None:
         """Record the current live bytes, by component, as the peak. ``label``: the tensor that was just allocated."""
         if self.near_recompute_end:
-            before = self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory
+            before = self.peak, self.peak_label, self.peak_components, self.peak_inventory
             self.previous_peak = self.events, before
         self.peak = self.live
         self.peak_label = label
-        self.peak_scope = self.scope
         self.peak_components = dict(self.by_component)
         if self.inventory is not None:
             self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
@@ -370,7 +375,7 @@ class Tape:
     def record_grad_hook(self) -> None:
         """Record the live bytes at a moment at which an engine's hook for a new gradient runs.
 
-        ``arrivals`` keeps the first such moment, and the highest of the others.
+        ``grad_hook_moments`` keeps the first such moment, and the highest of the others.
         """
         if (
             self.has_grad_hooks
@@ -383,7 +388,7 @@ class Tape:
         """Restore the peak before the newest allocation, ``storage``, if that has set one: torch does not make it."""
         event, before = self.previous_peak
         if storage is not None and before and event == self.events == storage.key:
-            self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory = before
+            self.peak, self.peak_label, self.peak_components, self.peak_inventory = before
 
     def reset_peak(self) -> None:
         """Start a new phase of the replay: its peak so far is what is live now."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high, turn
+from memcheck.autograd.curve import Curve, curve_of, end_forward, peak_of
 from memcheck.autograd.operator import GRAD_UNCHANGED, copy, dropout, operator
 from memcheck.autograd.tensor import Parameter, Storage, ceil_div
 from memcheck.frameworks.megatron.attention import hidden_dropout
@@ -49,23 +49,14 @@ def megatron_embedding_curve(
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
     output = (forward or embedding_forward)(ctx, embedding)
-    forward_high = high(tape)
+    forward_peak = peak_of(tape)
     output_spec = (output.shape, output.dtype)
     # `decoder_input` of GPTModel.forward holds the output to its end
     kept_output_bytes = output.storage.bytes if embedding.waits and output.storage is not None else 0
     output.storage = None
-    saved = turn(tape)
+    saved = end_forward(tape)
     backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.needs_grad else [])
-    gradient_bytes = tape.by_component.get("gradients", 0)
-    return Curve(
-        saved_bytes=saved.bytes,
-        saved_inventory=saved.inventory,
-        saved_components=saved.components,
-        autocast_cache_bytes=kept_output_bytes,
-        forward_peak=forward_high,
-        backward_peak=high(tape),
-        gradient_bytes=gradient_bytes,
-    )
+    return curve_of(tape, forward_peak, saved)._replace(autocast_cache_bytes=kept_output_bytes)
 
 
 def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:

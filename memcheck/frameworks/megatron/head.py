@@ -11,7 +11,7 @@ from math import prod
 
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high, turn
+from memcheck.autograd.curve import Curve, curve_of, end_forward, peak_of
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, ceil_div
 from memcheck.frameworks.megatron.linear import fuses_wgrad, is_sequence_parallel, norm
 from memcheck.frameworks.megatron.loss import cross_entropy, implementation
@@ -56,26 +56,16 @@ def megatron_head_curve(
     tied_gradients: list[Storage] = []
     main_gradients: list[Storage] = []
     loss = (forward or head_forward)(ctx, head, x, Gradients(tied_gradients, main_gradients))
-    forward_peak = high(tape)
+    forward_peak = peak_of(tape)
     input_leaf = x.origin  # its gradient leaves the unit: alive to the end of the backward
     x.storage = loss.storage = None  # from here on only the graph holds tensors
-    saved = turn(tape)
+    saved = end_forward(tape)
     backward(tape, loss, [tape.new((ctx.tokens,), "fp32", "gradient of the loss per token")])
-    backward_peak = high(tape)
+    curve = curve_of(tape, forward_peak, saved)
     waiting_bytes = sum(storage.bytes for storage in tied_gradients)
-    gradient_bytes = tape.by_component.get("gradients", 0)
     main_gradients.clear()  # counted with the gradients that wait to be reduced from here on
     del input_leaf
-    return Curve(
-        saved_bytes=saved.bytes,
-        saved_inventory=saved.inventory,
-        saved_components=saved.components,
-        autocast_cache_bytes=0,
-        forward_peak=forward_peak,
-        backward_peak=backward_peak,
-        gradient_bytes=gradient_bytes,
-        until_backward_ends=waiting_bytes,
-    )
+    return curve._replace(until_backward_ends=waiting_bytes)
 
 
 class Gradients(Record):

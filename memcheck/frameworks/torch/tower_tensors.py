@@ -23,7 +23,7 @@ from memcheck.accounts.ranks import IDLE, OF_LANGUAGE, TOWERS, WRAPPED, Part, Ru
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
-from memcheck.autograd.curve import Curve, Peak, checkpointed, high
+from memcheck.autograd.curve import Curve, Peak, checkpointed, peak_of
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Leaf, rounded, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.frameworks.registry import layers_of
@@ -415,7 +415,7 @@ def passing_curve(block: Block, setting: Setting, recompute: str, is_returned: b
     forward, is_checkpointed = layers_of(setting.style).recomputing(block, recompute)
     y = checkpointed(ctx, forward, x) if is_checkpointed else forward(ctx, x)
     features = rounded_bytes(shape, dtype)
-    highest, held_bytes = high(tape), tape.live - features  # the features count as the projector's input
+    highest, held_bytes = peak_of(tape), tape.live - features  # the features count as the projector's input
     del y
     x.storage = None
     ctx.extra_outputs.clear()

@@ -12,7 +12,7 @@ from functools import lru_cache
 from memcheck.accounts.ranks import Run, Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting, elements, require_covered, touched, touched_by, whole
-from memcheck.autograd.curve import Curve, closed, high, replay
+from memcheck.autograd.curve import Curve, curve_without_input, peak_of, replay
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Dim, Leaf, Storage, rounded_bytes
 from memcheck.families.tower import tower_forward
@@ -82,11 +82,12 @@ def stem_curve(vision: Vision, setting: Setting, has_graph: bool, is_leaf: bool,
     leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if is_leaf else 0
     ctx.pixel_values = None
     tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
-    forward_high = high(tape)
+    forward_high = peak_of(tape)
     if not has_graph:  # variables of the tower's forward
         ctx.extra_outputs += tables
         tables.clear()
-    return closed(tape, ctx, y, forward_high)._replace(until_backward_ends=2 * leaf_bytes)  # the leaf and its gradient
+    leaf_and_gradient_bytes = 2 * leaf_bytes
+    return curve_without_input(tape, ctx, y, forward_high)._replace(until_backward_ends=leaf_and_gradient_bytes)
 
 
 def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:

@@ -13,7 +13,7 @@ from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.curve import Curve, peak_of
 from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.modules import enter_tensor_parallel
@@ -94,7 +94,7 @@ def chunked_head_curve(
     last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
     hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, last_hidden))
     last_hidden.storage = None
-    norm_peak, output_bytes = high(tape), 0
+    norm_peak, output_bytes = peak_of(tape), 0
     if hidden.storage is not None and head.loss.keep_logits:  # the model's output, which the training loop holds
         output_bytes = hidden.storage.bytes
     tape.reset_peak()
@@ -102,7 +102,7 @@ def chunked_head_curve(
     if reduction_pending and shard.padded:
         pending_reduction.append(tape.new((shard.padded,), shard.reduce, "reduce-scatter input"))
     hidden_gradient = _chunk_loop(ctx, head, hidden, dtype, shard, pending_reduction)
-    forward_peak = high(tape)
+    forward_peak = peak_of(tape)
     hidden.storage = None
     saved = tape.live - hidden_gradient[0].bytes
     saved_components = {component: n_bytes for component, n_bytes in tape.by_component.items() if n_bytes}
@@ -116,7 +116,7 @@ def chunked_head_curve(
         saved_components=tuple((component, n_bytes) for component, n_bytes in saved_components.items() if n_bytes),
         autocast_cache_bytes=0,
         forward_peak=forward_peak,
-        backward_peak=high(tape),
+        backward_peak=peak_of(tape),
         gradient_bytes=tape.by_component.get("gradients", 0),
         until_backward_ends=output_bytes,
         peak_before_loss=norm_peak,

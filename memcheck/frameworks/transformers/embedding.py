@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
-from memcheck.autograd.curve import Curve, closed, high
+from memcheck.autograd.curve import Curve, curve_without_input, peak_of
 from memcheck.autograd.kernels import embedding, linear
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, dropout, operator, scale
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
@@ -97,14 +97,14 @@ def embedding_curve(embedding: Embedding, setting: Setting, dtype: str, *, inven
     tape.dtensor_gradients = setting.uses_dtensor
     ctx = Context(tape, setting)
     output_value = embedding_forward(ctx, embedding, dtype)
-    forward_peak = high(tape)
+    forward_peak = peak_of(tape)
     output_spec = (output_value.shape, output_value.dtype)
     live_after_forward = tape.live
     if ctx.model_outputs and ctx.model_outputs[0].storage is not output_value.storage:
         ctx.model_outputs.clear()
     freed = live_after_forward - tape.live
     ctx.model_outputs.clear()
-    curve = closed(tape, ctx, output_value, forward_peak)._replace(freed_input_bytes=freed)
+    curve = curve_without_input(tape, ctx, output_value, forward_peak)._replace(freed_input_bytes=freed)
     if not (embedding.leaf and embedding.scattered):
         return curve
     leaf_bytes = gradient_bytes = rounded_bytes(*output_spec)

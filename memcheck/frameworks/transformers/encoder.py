@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, closed, high
+from memcheck.autograd.curve import Curve, curve_without_input, peak_of
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import cast, cast_weight, dropout, factors, operator, unary
 from memcheck.autograd.tensor import Parameter, Tape, Value
@@ -26,7 +26,7 @@ def audio_stem_curve(encoder: Encoder, setting: Setting, *, inventory: bool = Fa
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
     y = convolutions(ctx, encoder)
-    return closed(tape, ctx, y, high(tape))
+    return curve_without_input(tape, ctx, y, peak_of(tape))
 
 
 def convolutions(ctx: Context, encoder: Encoder) -> Value:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.curve import checkpointed, high
+from memcheck.autograd.curve import checkpointed, peak_of
 from memcheck.autograd.kernels import Weights, product
 from memcheck.autograd.loss import counted_as, fused_log_probabilities, in_pieces, log_softmax, nll_loss
 from memcheck.autograd.operator import cast, cat, copy, index, mul, operator, slices
@@ -44,7 +44,7 @@ def fused_loss(
     if objective.loss_after_model:
         tape.casts.clear()
         tape.autocast = None
-        ctx.final_norm_peak = high(tape)
+        ctx.final_norm_peak = peak_of(tape)
         tape.reset_peak()
     loss = total(tape, (log_probabilities,))
     if second is not None:

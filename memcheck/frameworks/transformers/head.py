@@ -8,7 +8,7 @@ from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, wider
-from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
+from memcheck.autograd.curve import Curve, checkpointed, curve_of, end_forward, grad_hook_peak, peak_of
 from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import (
     compiled_cross_entropy,
@@ -105,17 +105,16 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
     last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
     loss = head_forward(ctx, head, last_hidden)
-    forward_peak, peak_before_logits = high(tape), ctx.final_norm_peak
+    forward_peak, peak_before_logits = peak_of(tape), ctx.final_norm_peak
     del last_hidden
     live_after_forward = tape.live
     tape.casts.clear()
     ctx.unused_outputs = []
     if not head.loss.keep_logits and not head.objective.holds_reference:
         ctx.model_outputs.clear()
-    saved = turn(tape)
+    saved = end_forward(tape)
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
-    gradients = tape.by_component.get("gradients", 0)
-    backward_peak = high(tape)
+    curve = curve_of(tape, forward_peak, saved)
     # until the whole model's backward ends: the output that the training loop refers to, a gradient to which all layers
     # add, and a tied head's gradient that waits for the embedding's
     until_backward_ends = sum(v.storage.bytes for v in ctx.model_outputs if v.storage is not None)
@@ -124,20 +123,13 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         if parameter.grad_buffer is not None and not parameter.first_micro_batch:
             until_backward_ends += parameter.grad_buffer.bytes
     del input_leaf, loss
-    return Curve(
-        saved_bytes=saved.bytes,
-        saved_inventory=saved.inventory,
-        saved_components=saved.components,
+    return curve._replace(
         autocast_cache_bytes=live_after_forward - saved.bytes,
-        forward_peak=forward_peak,
-        backward_peak=backward_peak,
-        gradient_bytes=gradients,
         until_backward_ends=until_backward_ends,
         peak_before_loss=peak_before_logits,
         input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
         weight_backward_bytes=tape.weight_backward_bytes,
-        grad_hook_peak=arrival(tape),
-        later_grad_hook_peak=arrival(tape, first=1),
+        later_grad_hook_peak=grad_hook_peak(tape, first=1),
     )
 
 
@@ -161,7 +153,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     hidden_states, normed = _before_head(ctx, head, hidden_states)
     hidden_states = enter_tensor_parallel(ctx, hidden_states)  # the head's first hook
     hidden_states, head_input = _head_input(ctx, head, hidden_states)
-    ctx.final_norm_peak = high(tape)
+    ctx.final_norm_peak = peak_of(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
     if head.task is not None:
@@ -285,7 +277,7 @@ def _model_output(ctx: Context, head: Head, outputs_box: list[Value]) -> Outputs
     tape.casts.clear()
     tape.autocast = None
     outputs = returned(ctx, Outputs(logits, hidden_states, head.all_states), wide=head.objective.fp32_outputs)
-    ctx.final_norm_peak = high(tape)
+    ctx.final_norm_peak = peak_of(tape)
     tape.reset_peak()
     return outputs
 
@@ -308,7 +300,7 @@ def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
     """
     tape, batch, sequence = ctx.tape, ctx.setting.batch, ctx.setting.sequence
     tape.casts.clear()
-    ctx.final_norm_peak = high(tape)
+    ctx.final_norm_peak = peak_of(tape)
     tape.reset_peak()
     outputs = Value(logits.storage, logits.shape, logits.dtype)
     if head.objective.fp32_outputs:

@@ -7,7 +7,7 @@ loss/loss_utils.py; sentence-transformers 6.2 models/Pooling.py (mean) and losse
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.curve import high
+from memcheck.autograd.curve import peak_of
 from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.modules import activation, normalise
@@ -96,7 +96,7 @@ def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weigh
 
 def _end_of_forward(ctx: Context) -> None:
     """Assign the peak so far to the forward pass before the label matrix, and reset the tape's peak."""
-    highest = high(ctx.tape)
+    highest = peak_of(ctx.tape)
     if ctx.final_norm_peak is None or highest.bytes > ctx.final_norm_peak.bytes:
         ctx.final_norm_peak = highest
     ctx.tape.reset_peak()
