@@ -389,13 +389,7 @@ class Context:
         which tensor parallelism can cut its sharded dimension (key and value heads), 1: as many as there are ranks.
         ``adaptable``: adapters may wrap it if their targets name it.
         """
-        stored = tensor.shape[::-1] if tensor.transposed else tensor.shape
-        outputs, inputs = shape or (stored[0], stored[1])
-        shards = min(self.tp, rows) if rows > 1 else self.tp
-        if shards > 1 and tensor.shard == "column":
-            outputs = ceil_div(outputs, shards)
-        elif shards > 1 and tensor.shard == "row":
-            inputs = ceil_div(inputs, shards)
+        outputs, inputs = self._shard_shape(tensor, shape, rows)
         name = tensor.name.removesuffix(".weight")
         base = self.parameter(name, (outputs, inputs))
         base.used_as_view = isinstance(tensor, ViewedTensor)
@@ -416,6 +410,15 @@ class Context:
             layer.compute_dtype, layer.peft_base_format = adapter.compute_dtype, adapter.peft_base_format
         return self.faked(layer) if is_adapted else layer
 
+    def _shard_shape(self, tensor: ParameterTensor, shape: tuple[int, int] | None, rows: int) -> tuple[int, int]:
+        """Return [outputs, inputs] of a linear layer's shard on this rank. Arguments: those of :meth:`weights`."""
+        stored = tensor.shape[::-1] if tensor.transposed else tensor.shape
+        outputs, inputs = shape or (stored[0], stored[1])
+        shards = min(self.tp, rows) if rows > 1 else self.tp
+        if tensor.shard == "column":
+            return ceil_div(outputs, shards), inputs
+        return outputs, ceil_div(inputs, shards) if tensor.shard == "row" else inputs
+
     def faked(self, weights: Weights, *, tied: bool = False) -> Weights:
         """Return the layer with the fake quantizer of quantization-aware training, if the setting has one."""
         if self.setting.option("quantizer"):
@@ -429,37 +432,24 @@ class Context:
 
         They are never stored quantised. Shapes: A [rank, inputs], B [outputs, rank], magnitudes [1, outputs].
         """
-        setting, borrowed_reused = self.setting, (self.weights_of_later_layer, self.weights_of_earlier_layer)
+        shared = self.weights_of_later_layer, self.weights_of_earlier_layer
         if self.own_adapters:
             self.weights_of_later_layer = self.weights_of_earlier_layer = False
         outputs, inputs = plain.weight.shape
-        down = Parameter(
-            name + ".lora_A",
-            (adapter.rank, inputs),
-            adapter.module_dtype,
-            requires_grad=True,
-            has_grad=setting.has_grad,
-        )
-        up = Parameter(
-            name + ".lora_B",
-            (outputs, adapter.rank),
-            adapter.module_dtype,
-            requires_grad=True,
-            has_grad=setting.has_grad,
-        )
-        layer = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
+
+        def trained(suffix: str, shape: tuple[int, int]) -> Parameter:
+            """Register one trained matrix of the adapter."""
+            has_grad = self.setting.has_grad
+            return self.register(
+                Parameter(name + suffix, shape, adapter.module_dtype, requires_grad=True, has_grad=has_grad)
+            )
+
+        lora = trained(".lora_A", (adapter.rank, inputs)), trained(".lora_B", (outputs, adapter.rank))
+        layer = Weights(plain.weight, plain.bias, lora, plain.quantized)
         layer.dropout, layer.peft_input_dtype = adapter.dropout, adapter.peft_input_dtype
         if adapter.dora:
-            layer.magnitude = self.register(
-                Parameter(
-                    name + ".lora_magnitude",
-                    (1, outputs),
-                    adapter.module_dtype,
-                    requires_grad=True,
-                    has_grad=setting.has_grad,
-                )
-            )
-        self.weights_of_later_layer, self.weights_of_earlier_layer = borrowed_reused
+            layer.magnitude = trained(".lora_magnitude", (1, outputs))
+        self.weights_of_later_layer, self.weights_of_earlier_layer = shared
         return layer
 
 

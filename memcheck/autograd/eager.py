@@ -20,58 +20,71 @@ from memcheck.autograd.operator import (
     unary,
 )
 from memcheck.autograd.tensor import Tape, Value
+from memcheck.record import Record
 
 
-def eager(  # noqa: PLR0913 - the switches of one formula
+class EagerSteps(Record):
+    """What a family's ``eager_attention_forward`` computes between the product of q and k and the product with v."""
+
+    mask_dtype: str
+    """Dtype of the mask or bias: that of the residual stream. fp32 makes bf16 scores fp32 under autocast."""
+    before_softmax: tuple[str, ...] = ("scale", "add")
+    """Steps on the scores, in order: ``scale`` (by a number), ``add`` (a mask or bias), ``cap`` (tanh between two
+    scalings), ``fill`` (masked_fill)."""
+    fp32_scores: bool = False
+    """q and k are cast to fp32 before their product (GPT-J)."""
+    fp32_softmax: bool = True
+    """The softmax is computed in fp32."""
+    casts_probabilities: bool = True
+    """Probabilities are cast back to the dtype of q, before the dropout."""
+    dropout: float = 0.0
+    """Probability of dropout."""
+    names_every_step: bool = False
+    """Variables also hold the scores before each step (BLOOM)."""
+
+
+def eager(
     tape: Tape,
     q: Value,
     k: Value,
     v: Value,
-    steps: tuple[str, ...] = ("scale", "add"),
+    steps: EagerSteps,
     *,
-    mask_dtype: str = "bf16",
-    fp32_scores: bool = False,
-    fp32_softmax: bool = True,
-    narrows: bool = True,
-    p_dropout: float = 0.0,
+    copied: Copied = (False, False, False),
     returned: list[Value] | None = None,
     named: list[Value] | None = None,
-    every_step: bool = True,
-    copied: Copied = (False, False, False),
 ) -> Value:
     """Compute transformers' eager_attention_forward on already repeated k and v: scores, softmax, weighted values.
 
-    ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
-    ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
-    (tanh between two scalings), ``fill`` (masked_fill), ``blend`` (times a mask, plus a large number times the
-    rest). ``narrows``: probabilities are cast back in front of the dropout. ``fp32_scores``: GPT-J's q and k are cast
-    first. ``fp32_softmax``: the softmax is computed in fp32. ``p_dropout``: probability of dropout. ``copied``: which
-    of q, k and v the products copy. Lists that receive what the caller keeps alive: ``returned`` the probabilities that
-    the product with v reads; ``named`` the masked scores, if they have a variable of their own, and the scores before
-    each step (``every_step``, BLOOM).
+    ``copied``: which of q, k and v the products copy. Lists receive what variables of the caller hold: ``returned`` the
+    probabilities that the product with v reads; ``named`` the masked scores, where those have a variable of their own
+    (BLOOM, MPT).
     """
     batch, heads, queries, _ = q.shape
     shape = (batch, heads, queries, k.shape[2])
-    target = v.dtype if fp32_scores else q.dtype  # autocast: rotated queries are fp32, and so are the probabilities
-    if fp32_scores:
+    # under autocast rotated queries are fp32, and so are the probabilities
+    probabilities_dtype = v.dtype if steps.fp32_scores else q.dtype
+    if steps.fp32_scores:
         q, k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-    weights = batched(tape, q, k, shape, "attention scores", copied[:2])
-    for step in steps:
-        if named is not None and every_step:
-            named.append(weights)
-        weights = _score_step(tape, weights, step, mask_dtype)
+    scores = batched(tape, q, k, shape, "attention scores", copied[:2])
+    for step in steps.before_softmax:
+        if named is not None and steps.names_every_step:
+            named.append(scores)
+        scores = _score_step(tape, scores, step, steps.mask_dtype)
     if named is not None:
-        named.append(weights)
+        named.append(scores)
     # autocast puts softmax on its fp32 list
-    probabilities = softmax(tape, weights, "fp32" if fp32_softmax or tape.autocast else None)
-    if fp32_scores or not fp32_softmax:  # a statement of its own, which lets go of the scores
-        weights = probabilities
-    narrow = cast(tape, probabilities, target, "attention probabilities") if narrows else probabilities
-    del weights, probabilities
-    narrow = dropout(tape, narrow, p_dropout)
+    wide = softmax(tape, scores, "fp32" if steps.fp32_softmax or tape.autocast else None)
+    if steps.fp32_scores or not steps.fp32_softmax:
+        scores = wide  # the softmax is assigned to the variable of the scores, which are freed
+    probabilities = wide
+    if steps.casts_probabilities:
+        probabilities = cast(tape, wide, probabilities_dtype, "attention probabilities")
+    del scores, wide
+    probabilities = dropout(tape, probabilities, steps.dropout)
     if returned is not None:
-        returned.append(narrow)
-    return batched(tape, narrow, v, (batch, heads, queries, v.shape[-1]), "attention output", (False, copied[2]))
+        returned.append(probabilities)
+    return batched(tape, probabilities, v, (batch, heads, queries, v.shape[-1]), "attention output", (False, copied[2]))
 
 
 def eager_with_names(
@@ -112,15 +125,15 @@ def eager_with_names(
     return out, probabilities, named
 
 
-def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
-    """Apply one of the ``steps`` of :func:`eager` to the scores before their softmax."""
+def _score_step(tape: Tape, scores: Value, step: str, mask_dtype: str) -> Value:
+    """Apply one step of :class:`EagerSteps` to the scores before their softmax."""
     if step == "add":
-        return shift(tape, weights, "attention mask", mask_dtype)
+        return shift(tape, scores, "attention mask", mask_dtype)
     if step == "cap":
-        capped = scale(tape, weights, "softcap")
+        capped = scale(tape, scores, "softcap")
         capped = unary(tape, capped, "tanh")
         return scale(tape, capped, "softcap")
-    return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
+    return scale(tape, scores, "attention scaling" if step == "scale" else "masked_fill")
 
 
 def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula

@@ -42,34 +42,47 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
         tape.copies, tape.ignores_peaks = current.copies, ignores_peaks or current.copies > 1
         if current.grad is not None and any([isinstance(edge, Parameter) for edge in current.edges]):  # noqa: C419
             tape.weight_backward_bytes += current.grad.bytes
-        results = _call(tape, current)
+        gradients = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
         edges, current.edges = current.edges, ()
-        current = None  # type: ignore[assignment]  # the node dies here
-        for i, edge in enumerate(edges):
-            if edge is None:
-                continue
-            grad, results[i] = results[i], None
-            box = [grad] if grad is not None else []
-            grad = None  # `box` has the only reference: who takes the gradient out of it can free it
-            if isinstance(edge, Node):
-                if box:
-                    _merge(tape, edge, box)
-                edge.pending -= 1
-                if edge.pending == 0 and edge.grad is not None:
-                    heappush(ready, (-edge.sequence, edge))
-            elif isinstance(edge, Parameter):
-                edge.pending_uses -= 1
-                if box:
-                    _arrive(tape, edge, box)
-            elif box:
-                _merge(tape, edge, box)
+        del current  # the node dies here
+        _pass_on(tape, edges, gradients, ready)
     tape.ignores_peaks = ignores_peaks
     for weight in weights:  # some uses of a weight get no gradient: what has arrived is its sum
         weight.pending_uses = 0
         if weight.summed_gradient is not None:
             _accumulate(tape, weight)
     tape.component = component
+
+
+def _pass_on(
+    tape: Tape,
+    edges: tuple[Node | Parameter | Leaf | None, ...],
+    gradients: list[Storage | None],
+    ready: list[tuple[int, Node]],
+) -> None:
+    """Move the gradients of a node's inputs to the nodes, weights and leaves that its edges lead to.
+
+    A node that has got all its gradients joins the heap ``ready``. Each gradient that has an edge leaves the list
+    ``gradients``, so that the edge holds the only reference and can free it.
+    """
+    for i, edge in enumerate(edges):
+        if edge is None:
+            continue
+        grad, gradients[i] = gradients[i], None
+        box = [grad] if grad is not None else []
+        del grad  # `box` has the only reference
+        if isinstance(edge, Parameter):
+            edge.pending_uses -= 1
+            if box:
+                _arrive(tape, edge, box)
+            continue
+        if box:
+            _merge(tape, edge, box)
+        if isinstance(edge, Node):
+            edge.pending -= 1
+            if edge.pending == 0 and edge.grad is not None:
+                heappush(ready, (-edge.sequence, edge))
 
 
 def _count_dependencies(root: Node) -> list[Parameter]:

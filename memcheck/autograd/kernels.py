@@ -186,38 +186,50 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, weights: Weights, labe
     down, up, magnitude = weights.lora_a, weights.lora_b, weights.magnitude
     if down is None or up is None or magnitude is None:
         raise TypeError
-    outputs, inputs = weights.weight.shape
     dropped = dropout(tape, x, weights.dropout)
     base: Value | None = result if weights.dropout == 0.0 else None
     del x
-    eye = tape.value((inputs, inputs), down.dtype, "identity")
-    row = matmul(tape, eye, down, label + ".lora_A of the identity")
-    merged = matmul(tape, row, up, label + ".lora_B of the identity")
-    del eye, row  # `x_eye` is a variable of get_lora_weight; the product may have kept autocast's copy of it instead
-    delta = cast(tape, merged, dropped.dtype, "lora weight")
-    del merged
-    weight = _in_dtype_of(tape, weights, dropped)
-    scaled = tape.new((outputs, inputs), dropped.dtype, "scaled lora weight")
-    total = tape.new((outputs, inputs), dropped.dtype, "weight + lora weight")
-    norm = tape.value((1, outputs), dropped.dtype, "weight norm")
-    del scaled, total
+    lora_weight, base_weight, norm = _weight_norm(tape, weights, dropped, label)
     ratio = mul(tape, tape.parameter(magnitude), norm, "magnitude / norm")
     low = matmul(tape, dropped, down, label + ".lora_A")
     adapted = matmul(tape, low, up, label + ".lora_B")
     del low
     if base is None:  # F.linear(x, weight): keeps this copy of the weight
-        base = product(tape, dropped, weight, label)
+        base = product(tape, dropped, base_weight, label)
     elif weights.bias is not None:
-        base = add(
-            tape, base, Value(tape.new((1, outputs), weights.bias.dtype, "bias"), base.shape, base.dtype), "- bias"
-        )
+        bias = Value(tape.new((1, base.shape[-1]), weights.bias.dtype, "bias"), base.shape, base.dtype)
+        base = add(tape, base, bias, "- bias")
+        del bias
     first = mul(tape, ratio, base, "(ratio - 1) * base")
     del base
     second = scale(tape, mul(tape, ratio, adapted, "ratio * adapted"), "lora scaling")
     del adapted
     extra = add(tape, first, second, "dora")
-    del first, second, delta, weight
+    del first, second, lora_weight, base_weight  # variables of DoraLinearLayer.forward
     return add(tape, result, extra, "lora sum")
+
+
+def _weight_norm(tape: Tape, weights: Weights, dropped: Value, label: str) -> tuple[Value, Value, Value]:
+    """Compute the norm of each row of ``W + BA``; return ``BA``, ``W`` and the norm [1, outputs].
+
+    ``dropped``: the adapter's input, in whose dtype all three are. Source: peft DoraLinearLayer.get_weight_norm.
+    """
+    down, up = weights.lora_a, weights.lora_b
+    if down is None or up is None:
+        raise TypeError
+    outputs, inputs = weights.weight.shape
+    eye = tape.value((inputs, inputs), down.dtype, "identity")
+    row = matmul(tape, eye, down, label + ".lora_A of the identity")
+    merged = matmul(tape, row, up, label + ".lora_B of the identity")
+    del eye, row  # `x_eye` is a variable of get_lora_weight; the product may have kept autocast's copy of it instead
+    lora_weight = cast(tape, merged, dropped.dtype, "lora weight")
+    del merged
+    base_weight = _in_dtype_of(tape, weights, dropped)
+    scaled = tape.new((outputs, inputs), dropped.dtype, "scaled lora weight")
+    total = tape.new((outputs, inputs), dropped.dtype, "weight + lora weight")
+    norm = tape.value((1, outputs), dropped.dtype, "weight norm")
+    del scaled, total
+    return lora_weight, base_weight, norm
 
 
 def _in_dtype_of(tape: Tape, weights: Weights, x: Value) -> Value:

@@ -90,15 +90,18 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     grad_x = tape.new(x.shape, x.dtype, "dX")
     grad_weight = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
     losses = tape.new((tokens,), "fp32", "loss per token")
-    logits = None
-    # the variable holds a chunk's logits until the next chunk's are assigned to it: a third chunk would add nothing
-    for _ in range(min(2, ceil_div(tokens, chunk))):
+
+    def chunk_logits() -> Storage:
+        """Compute the logits of a chunk, [chunk, vocabulary]; copies of its operands die with the product."""
         transposed = tape.new(weight.shape, product_dtype, "autocast copy of weight.t()") if casts else None
         narrow = tape.new((chunk, hidden), product_dtype, "autocast input") if x.dtype != product_dtype else None
-        next_logits = tape.new((chunk, vocabulary), product_dtype, "logits of a chunk")
+        logits = tape.new((chunk, vocabulary), product_dtype, "logits of a chunk")
         del transposed, narrow
-        logits = next_logits
-        del next_logits
+        return logits
+
+    logits = None
+    for _ in range(min(2, ceil_div(tokens, chunk))):  # a third chunk adds nothing
+        logits = chunk_logits()  # the last chunk's logits live until this assignment
         copied = cast_weight(tape, tape.parameter(weight), product_dtype) if casts else None
         chunk_gradient = tape.new((chunk, hidden), product_dtype, "dX of a chunk")
         del chunk_gradient, copied
@@ -279,7 +282,10 @@ def fused_log_probabilities(
     w_shape, w_dtype = weight.shape, weight.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
-        """Return the gradients of hidden states, weight and bias, summed tile by tile in fp32."""
+        """Return the gradients of hidden states, weight and bias, summed tile by tile in fp32.
+
+        All storages are variables of TRL's backward, and live to its end.
+        """
         grad_x_fp32 = tape.new(shape, "fp32", "hidden gradient in fp32") if needs_grad_x else None
         grad_w_fp32 = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tile = tape.new(tile_shape, compute, "tile of logits")
@@ -295,7 +301,7 @@ def fused_log_probabilities(
         gradients = [grad_x, grad_w]
         if bias is not None:
             gradients.append(tape.new(bias.shape, w_dtype, "head bias gradient") if bias.requires_grad else None)
-        del grad_x_fp32, grad_w_fp32, tile, operand_copies  # local variables of TRL's backward, which live to its end
+        del grad_x_fp32, grad_w_fp32, tile, operand_copies
         return gradients
 
     leaves = tuple([tape.parameter(parameter) for parameter in (weight, bias) if parameter is not None])

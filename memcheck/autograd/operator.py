@@ -131,37 +131,34 @@ def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
 
 
 def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
-    """Return autocast's copy of a weight: made once, cached until autocast ends, alive while the graph saves it."""
+    """Return autocast's copy of a weight: made once, cached until autocast ends, alive while the graph saves it.
+
+    Only leaves that want a gradient are cached, and a view is no leaf (aten/src/ATen/autocast_mode.cpp, cached_cast).
+    """
     if weight.dtype == dtype:
         return weight
     parameter = weight.origin if isinstance(weight.origin, Parameter) else None
-    # only leaves that want a gradient are cached, and a view is no leaf (aten/src/ATen/autocast_mode.cpp, cached_cast)
-    used_as_view = parameter is not None and parameter.used_as_view
-    cacheable = weight.needs_grad and not used_as_view
-    key = id(weight.origin) if cacheable else 0
-    cached = tape.casts.get(key) if cacheable else None
-    if cached is not None:
-        return cached
-    shared_parameter = None
-    if cacheable and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
-        shared_parameter = parameter
+    if not weight.needs_grad or (parameter is not None and parameter.used_as_view):
+        return operator(tape, tape.value(weight.shape, dtype, "autocast copy"), weight, "to backward")
+    key = id(weight.origin)
+    if key not in tape.casts:
+        tape.casts[key] = _cached_copy(tape, weight, parameter, dtype)
+    return tape.casts[key]
+
+
+def _cached_copy(tape: Tape, weight: Value, parameter: Parameter | None, dtype: str) -> Value:
+    """Copy a trained weight to autocast's dtype. Layers that share the weight also share the copy and its gradient."""
+    if parameter is None or not (parameter.shared_with_later or parameter.shared_with_earlier):
+        return operator(tape, tape.value(weight.shape, dtype, "autocast copy"), weight, "to backward")
     recomputing = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
-    if shared_parameter is not None and shared_parameter.shared_with_earlier and not recomputing:
+    if parameter.shared_with_earlier and not recomputing:
         out = tape.external(weight.shape, dtype)  # the earlier layer's copy
     else:
         out = tape.value(weight.shape, dtype, "autocast copy")
     shape, source = weight.shape, weight.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [tape.new(shape, source, "to backward")]
-
-    if shared_parameter is not None:
-        out = tape.record(out, (weight,), shared_copy(shared_parameter, dtype, run))
-    else:
-        out = tape.record(out, (weight,), run)
-    if cacheable:
-        tape.casts[key] = out
-    return out
+    return tape.record(
+        out, (weight,), shared_copy(parameter, dtype, lambda grad: [tape.new(shape, source, "to backward")])
+    )
 
 
 def convert_weight(tape: Tape, weight: Value, dtype: str) -> Value:

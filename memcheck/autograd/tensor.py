@@ -288,12 +288,14 @@ class Tape:
     for a variable that ends there in the code that is replayed.
     """
 
-    def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
+    def __init__(  # noqa: PLR0915 - each attribute with its docstring
+        self, *, autocast: str | None = None, inventory: bool = False
+    ) -> None:
         """Begin with no live byte. ``autocast``: dtype of torch.autocast; ``inventory``: list the tensors of a peak."""
         self.live = 0
         """Live bytes now."""
         self.copies = 1
-        """Number of equal pieces that one recorded piece is counted as now: :class:`memcheck.autograd.loss.counted_as`."""
+        """Number of equal pieces that one recorded piece counts as now: :class:`memcheck.autograd.loss.counted_as`."""
         self.ignores_peaks = False
         """New allocations are not considered for the peak."""
         self.peak = self.earlier_peak = 0

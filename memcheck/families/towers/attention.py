@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.eager import eager
+from memcheck.autograd.eager import EagerSteps, eager
 from memcheck.autograd.kernels import MASK_ALIGNMENT, rotate_complex, rotate_half
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import cast, cat, copy, head_view, repeat_kv
@@ -203,7 +203,7 @@ def _eager_kernel(
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
     fp32 = attention.softmax_fp32
     steps = ("scale", "add") if adds_mask else ("scale",)
-    out = eager(tape, q, k, v, steps, mask_dtype=ctx.setting.param_dtype, fp32_softmax=fp32, narrows=fp32)
+    out = eager(tape, q, k, v, EagerSteps(ctx.setting.param_dtype, steps, fp32_softmax=fp32, casts_probabilities=fp32))
     out = copy(tape, out, "contiguous")
     return Value(out.storage, (rows, heads, head_dim), out.dtype, out.origin)
 
@@ -249,6 +249,7 @@ def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, fp32_softma
     tape, rows_by_picture = ctx.tape, ctx.setting.rows_per_image
     (_, heads, head_dim), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
     split_qkv = [tape.views(t, *[(1, t.shape[1], rows, head_dim) for rows in rows_by_picture]) for t in (q, k, v)]
+    steps = EagerSteps(ctx.setting.param_dtype, ("scale",), fp32_softmax=fp32_softmax, casts_probabilities=fp32_softmax)
     outs = []
     for picture in zip(*split_qkv, strict=True):
         picture_q, picture_k, picture_v = (
@@ -256,16 +257,7 @@ def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, fp32_softma
         )
         if picture_k.shape[1] != heads:
             picture_k, picture_v = repeat_kv(tape, picture_k, heads), repeat_kv(tape, picture_v, heads)
-        out = eager(
-            tape,
-            picture_q,
-            picture_k,
-            picture_v,
-            ("scale",),
-            mask_dtype=ctx.setting.param_dtype,
-            fp32_softmax=fp32_softmax,
-            narrows=fp32_softmax,
-        )
+        out = eager(tape, picture_q, picture_k, picture_v, steps)
         outs.append(copy(tape, out, "contiguous"))
         del out, picture_q, picture_k, picture_v, picture
     return cat(tape, tuple(outs), shape, "cat pictures")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.eager import eager
+from memcheck.autograd.eager import EagerSteps, eager
 from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.modules import activation, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, cat, copy, mul, operator, repeat_kv
@@ -220,7 +220,7 @@ def _perceiver_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value,
     if perceiver.kv_heads != perceiver.heads and ctx.setting.attention not in ("flash", "flex"):
         k, v = repeat_kv(tape, k, perceiver.heads), repeat_kv(tape, v, perceiver.heads)
     if ctx.setting.attention == "eager":
-        out = eager(tape, q, k, v, mask_dtype=ctx.setting.param_dtype)
+        out = eager(tape, q, k, v, EagerSteps(ctx.setting.param_dtype))
         return copy(tape, out, "contiguous").view(*shape)
     mask, kernel = None, "flash"
     if ctx.setting.attention not in ("flash", "flex"):

@@ -11,7 +11,7 @@ import math
 
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.eager import eager
+from memcheck.autograd.eager import EagerSteps, eager
 from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import cast, copy, index, mul, operator
@@ -238,7 +238,7 @@ def _pooling_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v
     q = q.view(tokens, perceiver.heads, 1, perceiver.head_dim)
     k, v = (t.view(tokens, perceiver.heads, patches_per_token, perceiver.head_dim) for t in (k, v))
     if ctx.setting.attention == "eager":
-        return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.param_dtype), "contiguous").view(*shape)
+        return copy(tape, eager(tape, q, k, v, EagerSteps(ctx.setting.param_dtype)), "contiguous").view(*shape)
     aligned = round_up(patches_per_token, MASK_ALIGNMENT)
     allows_flash = ctx.setting.attention in ("flash", "flex")
     mask = None if allows_flash else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")

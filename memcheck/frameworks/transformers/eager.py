@@ -12,7 +12,7 @@ from __future__ import annotations
 from memcheck.autograd import eager as sinks_of
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.eager import eager, eager_with_names
+from memcheck.autograd.eager import EagerSteps, eager, eager_with_names
 from memcheck.autograd.kernels import Copied
 from memcheck.autograd.operator import cast, copy, dropout, operator, repeat_kv, scale, shift
 from memcheck.autograd.tensor import Tape, Value, ceil_div
@@ -54,16 +54,18 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
         q,
         k,
         v,
-        _score_steps(attention),
-        mask_dtype=mask_dtype,
-        fp32_scores=attention.eager.scores_fp32,
-        fp32_softmax=attention.eager.softmax_fp32,
-        narrows=attention.eager.softmax_fp32 or isinstance(attention, Gpt2Attention),
-        p_dropout=attention.dropout,
+        EagerSteps(
+            mask_dtype,
+            _score_steps(attention),
+            fp32_scores=attention.eager.scores_fp32,
+            fp32_softmax=attention.eager.softmax_fp32,
+            casts_probabilities=attention.eager.softmax_fp32 or isinstance(attention, Gpt2Attention),
+            dropout=attention.dropout,
+            names_every_step=isinstance(attention, BloomAttention),
+        ),
+        copied=copied,
         returned=weights,
         named=ctx.attention_locals if isinstance(attention, (BloomAttention, MptAttention)) else None,
-        every_step=isinstance(attention, BloomAttention),
-        copied=copied,
     )
     if attention.eager.returned:
         returns(ctx, weights)
