@@ -30,9 +30,7 @@ class Style(Record):
     """Facts of a framework's model code. Hashable: curves are cached by it."""
 
     folder: str
-    """The framework's folder in ``memcheck.frameworks``; ``layers.py`` and ``states.py`` in it describe the framework's
-    modules.
-    """
+    """The framework's folder in ``memcheck.frameworks``; its ``layers.py`` describes the framework's modules."""
     activation_layout: str
     """How activations lie: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
     ``sequence-first``, ``packed`` ([tokens, hidden]: softmax attention keeps nothing of a sequence by itself)."""

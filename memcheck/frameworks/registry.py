@@ -4,7 +4,7 @@ An engine that wraps the model and runs its steps, as DeepSpeed's does: what tor
 
 What the engine asks of a framework's folder: a stack that estimates ranks, and what decides the time of a step.
 
-The doors to a framework's model code: fixed names in its folder's layers, states, objectives and encoder.
+The doors to a framework's model code: fixed names in its folder's layers, objectives and encoder.
 
 What the processes of one node hold in host memory, where stacks differ, and what they have in common.
 """
@@ -100,7 +100,7 @@ def stack_of(framework: Framework) -> Stack:
 @lru_cache(maxsize=16)
 def timing_of(framework: Framework) -> Timing:
     """Import and return what a framework's step time depends on."""
-    timing: Timing = import_module(f"memcheck.frameworks.{framework.timing}.timing").TIMING
+    timing: Timing = import_module(f"memcheck.frameworks.{framework.timing}.stack").TIMING
     return timing
 
 
@@ -314,9 +314,6 @@ if TYPE_CHECKING:
             existing gradients.
             """
 
-    class ModelStates(Protocol):
-        """What each ``states.py`` has."""
-
         def rotary_tables(self, architecture: Architecture, setting: Setting, /) -> int:
             """Bytes of cos and sin that each forward of the model makes."""
 
@@ -330,13 +327,6 @@ if TYPE_CHECKING:
 def layers_of(style: Style) -> Layers:
     """Return the forward passes of a framework's modules."""
     module: Layers = import_module(f"memcheck.frameworks.{style.folder}.layers")  # a module with those names
-    return module
-
-
-@lru_cache(maxsize=16)
-def model_states_of(style: Style) -> ModelStates:
-    """Return the tensors that a framework's model holds in addition to its parameters."""
-    module: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
     return module
 
 

@@ -249,7 +249,7 @@ class Profile(Record):
     stack: str = "torch"
     """The folder in ``memcheck.frameworks`` whose ``stack.py`` estimates the framework's ranks."""
     timing: str = "torch"
-    """The folder in ``memcheck.frameworks`` whose ``timing.py`` says what decides the time of a step."""
+    """The folder in ``memcheck.frameworks`` whose ``stack.py`` says what decides the time of a step."""
     not_run: str = ""
     """Why ``verify`` does not run the framework's code; empty where it does."""
 

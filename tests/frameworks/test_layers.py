@@ -11,26 +11,21 @@ from memcheck.autograd.curve import replay
 from memcheck.catalog.names import find_model
 from memcheck.families.registry import read_architecture
 from memcheck.frameworks.litgpt import layers as litgpt_layers
-from memcheck.frameworks.litgpt import states as litgpt_states
-from memcheck.frameworks.registry import FRAMEWORKS, layers_of, model_states_of
+from memcheck.frameworks.registry import FRAMEWORKS, layers_of
 from memcheck.frameworks.torchtitan import layers as torchtitan_layers
-from memcheck.frameworks.torchtitan import states as torchtitan_states
 from memcheck.frameworks.torchtune import layers as torchtune_layers
-from memcheck.frameworks.torchtune import states as torchtune_states
 from memcheck.frameworks.transformers import layers as transformers_layers
-from memcheck.frameworks.transformers import states as transformers_states
 
 if TYPE_CHECKING:
-    from memcheck.frameworks.registry import Layers, ModelStates
+    from memcheck.frameworks.registry import Layers
 
-TRANSFORMERS: tuple[Layers, ModelStates] = (transformers_layers, transformers_states)
-DOORS: dict[str, tuple[Layers, ModelStates]] = {
-    "huggingface": TRANSFORMERS,
-    "pytorch": TRANSFORMERS,
-    "deepspeed": TRANSFORMERS,
-    "torchtitan": (torchtitan_layers, torchtitan_states),
-    "litgpt": (litgpt_layers, litgpt_states),
-    "torchtune": (torchtune_layers, torchtune_states),
+DOORS: dict[str, Layers] = {
+    "huggingface": transformers_layers,
+    "pytorch": transformers_layers,
+    "deepspeed": transformers_layers,
+    "torchtitan": torchtitan_layers,
+    "litgpt": litgpt_layers,
+    "torchtune": torchtune_layers,
 }
 LLAMA = read_architecture(find_model("llama-3.2-1b").config)
 
@@ -39,7 +34,7 @@ LLAMA = read_architecture(find_model("llama-3.2-1b").config)
 def test_a_style_leads_to_its_folder(name: str) -> None:
     """Frameworks that train transformers' classes share their layers."""
     style = FRAMEWORKS[name].style
-    assert (layers_of(style), model_states_of(style)) == DOORS[name]
+    assert layers_of(style) == DOORS[name]
 
 
 @pytest.mark.parametrize("name", DOORS)
@@ -61,9 +56,9 @@ def test_rotary_tables_belong_to_the_forward_or_to_the_layers() -> None:
     found = {}
     for name in DOORS:
         style = FRAMEWORKS[name].style
-        states, setting = model_states_of(style), Setting(style, 1, 1024, LLAMA.hidden_size)
-        caches = states.rotary_caches(LLAMA, 1024, 16, adapted=False)
-        found[name] = states.rotary_tables(LLAMA, setting), caches
+        layers, setting = layers_of(style), Setting(style, 1, 1024, LLAMA.hidden_size)
+        caches = layers.rotary_caches(LLAMA, 1024, 16, adapted=False)
+        found[name] = layers.rotary_tables(LLAMA, setting), caches
     table = 1024 * 64 * 2
     assert found["huggingface"] == (2 * table, 0)
     assert found["torchtune"] == (0, LLAMA.max_position_embeddings * 64 * 4)

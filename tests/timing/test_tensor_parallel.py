@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.names import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
-from memcheck.frameworks.torchtitan.timing import is_batched, repeats_kv_heads
+from memcheck.frameworks.torchtitan.stack import is_batched, repeats_kv_heads
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import exposed, matmul, rates_of
 from memcheck.timing.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires

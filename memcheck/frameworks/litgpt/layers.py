@@ -6,14 +6,22 @@ LoRAQKVLinear) at 26857050; bitsandbytes 0.42.0, the one version that LitGPT sup
 LitGPT's capped numbers (Gemma 2): scores, which no kernel caps, so that all of them are made, and logits.
 
 Source: litgpt model.py at 26857050 (CausalSelfAttention.scaled_dot_product_attention, do_softcapping).
+
+LitGPT's head and loss: logits in pieces of 128 tokens, each returned in fp32, and a cross entropy over each.
+
+Sources: litgpt finetune/lora.py (``lm_head_chunk_size=128``), finetune/full.py, utils.py (chunked_cross_entropy) at
+26857050; Fabric's ``convert_output`` turns what the model returns to fp32.
+
+Tensors that LitGPT's models hold in addition to their parameters: rotary tables in fp32.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd import kernels
-from memcheck.autograd.context import Context, adapts
+from memcheck.autograd.context import Context, Setting, adapts
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.kernels import Weights, dense, product, rotate_half
+from memcheck.autograd.loss import Pieces, counted_as, cross_entropy, in_pieces
 from memcheck.autograd.modules import activation, cast_offset, fused_norm
 from memcheck.autograd.operator import (
     add,
@@ -33,8 +41,9 @@ from memcheck.autograd.operator import (
 )
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head, head_unit
+from memcheck.frameworks.transformers.states import rotary_caches, tables
 from memcheck.models.parameters import linear_tensors
-from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, ParameterTensor
 
 
 def capped(tape: Tape, x: Value) -> Value:
@@ -89,7 +98,7 @@ def _capped_window_mask(ctx: Context, dtype: str) -> Storage:
     return mask
 
 
-__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing", "rotary_caches", "rotary_tables"]
 
 LORA_DROPOUT = 0.05
 """litgpt/finetune/lora.py, ``lora_dropout``."""
@@ -142,13 +151,6 @@ def norm(ctx: Context, spec: Norm | None, x: Value) -> Value:
     else:
         factor = convert_weight(tape, tape.parameter(weight), "fp32")
     return cast(tape, mul(tape, normed, factor), x.dtype)
-
-
-def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value:
-    """Compute logits and cross entropy on chunks of tokens. ``hidden``: [tokens, hidden]. Returns the loss."""
-    from memcheck.frameworks.litgpt.head import litgpt_loss
-
-    return litgpt_loss(ctx, hidden, weights, head)
 
 
 def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
@@ -337,3 +339,79 @@ def _zero_pad(tape: Tape, x: Value, width: int) -> Value:
     """
     index = tape.new((x.shape[1],), "int64", "lora_ind.clone()")
     return operator(tape, tape.value((x.shape[0], width), x.dtype, "zero_pad"), x, "index_select", saves=(x, index))
+
+
+PIECE = 128
+"""Tokens of each sequence whose logits are made at once, and over which one cross entropy runs."""
+
+
+def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value:
+    """Compute logits and loss of LitGPT in chunks of 128 tokens. ``hidden``: the normed states, [tokens, hidden].
+
+    The last step's logits, and its graph if the script keeps it, live until this step's logits replace them.
+    """
+    tape = ctx.tape
+    sizes = [Pieces(size * ctx.batch, copies) for size, copies in in_pieces(ctx.sequence, PIECE)]
+    last_step = []
+    for size, copies in sizes:
+        with counted_as(tape, copies):
+            last_step.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
+    if head.graph_before:
+        last_step.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
+    compute_logits = _chunked_logits if ctx.setting.adapter is not None else _whole_logits
+    chunk_logits = compute_logits(ctx, hidden, weights, head, sizes)
+    del hidden
+    last_step.clear()
+    losses = []
+    for _, copies in sizes:
+        with counted_as(tape, copies):
+            losses.append(cross_entropy(tape, chunk_logits.pop(0), upcast=True))
+    return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _chunked_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
+    """Compute chunked logits as finetune/lora.py does: the head runs on slices of the hidden states."""
+    tape = ctx.tape
+    chunk_inputs = tape.views(hidden, *((size, ctx.hidden) for size, _ in sizes))
+    model_logits, logits = [], []
+    for chunk_input, (_, copies) in zip(chunk_inputs, sizes, strict=True):
+        with counted_as(tape, copies):
+            model_logits.append(_logits(ctx, chunk_input, weights, head))
+    for chunk, (_, copies) in zip(model_logits, sizes, strict=True):
+        with counted_as(tape, copies):
+            logits.append(cast(tape, chunk, "fp32", "convert_output"))
+    ctx.model_outputs.extend(logits)
+    return logits
+
+
+def _whole_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
+    """Compute all logits at once, [tokens, vocab], and view them in chunks, as finetune/full.py and pretrain.py do.
+
+    finetune/full.py cuts off the last position, which copies the logits if there are several sequences. pretrain.py has
+    a target for each position.
+    """
+    tape = ctx.tape
+    logits = cast(tape, _logits(ctx, hidden, weights, head), "fp32", "convert_output")
+    ctx.model_outputs.append(logits)
+    shape, dtype = logits.shape, logits.dtype
+    if ctx.setting.option("script") == "pretrain":
+        return tape.views(logits, *((size, shape[-1]) for size, _ in sizes))
+    cut = Value(logits.storage, shape, dtype)
+    cut = operator(tape, cut, logits, "slice backward")
+    if ctx.batch > 1:
+        cut = copy(tape, cut, "reshape of the slice")
+    return tape.views(cut, *((size, shape[-1]) for size, _ in sizes))
+
+
+def _logits(ctx: Context, hidden: Value, weights: Weights, head: Head) -> Value:
+    """Compute ``lm_head`` with its LoRA adapter, and cap the logits if the model caps them: [tokens, vocab]."""
+    logits = adapted_linear(ctx, hidden, weights, "lm_head")
+    if not head.softcap:
+        return logits
+
+    return capped(ctx.tape, logits)
+
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """cos and sin, buffers that are made anew in the default dtype."""
+    return tables(architecture, setting, "fp32")

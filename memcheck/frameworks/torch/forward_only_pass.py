@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
 from memcheck.frameworks.forward_only_pass import ForwardOnlyHead, ForwardOnlyPass
-from memcheck.frameworks.registry import layers_of, model_states_of
+from memcheck.frameworks.registry import layers_of
 from memcheck.frameworks.torch.data_parallel import NO_GROUP, Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
 from memcheck.frameworks.torch.rank_tensors import block_tensors, checked_architecture, setting_placement
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
@@ -181,7 +181,7 @@ def layers_without_grad(architecture: Architecture, setting: Setting) -> LayersF
     stream = rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), setting.param_dtype)
     inputs_embeds = stream if setting.style.runs_transformers_modules else 0
     masks = masks_of(architecture, setting)
-    model_variables = model_states_of(setting.style).rotary_tables(architecture, setting) + inputs_embeds
+    model_variables = layers_of(setting.style).rotary_tables(architecture, setting) + inputs_embeds
     model_variables += masks.variables + masks.graph + masks.unused
     highest = copies = 0
     for block, count in architecture.blocks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.accounts.ranks import Always, Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
-from memcheck.frameworks.registry import model_states_of
+from memcheck.frameworks.registry import layers_of
 from memcheck.frameworks.torch.data_parallel import runs_chunk_by_chunk
 from memcheck.frameworks.torch.pipelining import NO_EXCHANGE, StageExchange
 from memcheck.frameworks.torch.rank_tensors import stream_dtype
@@ -101,7 +101,7 @@ class ModelBuffers:
 
     def _rotary_caches(self) -> int:
         """Return the bytes of rotary tables that the rank's layers register as buffers."""
-        states, layers = model_states_of(self.setting.style), self.part.last - self.part.first
+        states, layers = layers_of(self.setting.style), self.part.last - self.part.first
         adapted = self.job.lora is not None
         return states.rotary_caches(self.architecture, self.job.sequence_length, layers, adapted=adapted)
 
@@ -122,7 +122,7 @@ class ModelBuffers:
 
     def _rotary_tables(self) -> ByHolder:
         """Return cos and sin that one forward computes. Layers keep them, unless FSDP2 hands each layer a cast copy."""
-        tables = model_states_of(self.setting.style).rotary_tables(self.architecture, self.setting)
+        tables = layers_of(self.setting.style).rotary_tables(self.architecture, self.setting)
         if casts_rotary_tables(self.architecture, self.setting):
             return ByHolder(variables=tables)
         return ByHolder(layers=tables)

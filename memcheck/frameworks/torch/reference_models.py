@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
-from memcheck.frameworks.registry import Engine, engine_code, model_states_of
+from memcheck.frameworks.registry import Engine, engine_code, layers_of
 from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
 from memcheck.frameworks.torch.tower_tensors import model_tensors
 from memcheck.job.types import Companion, Objective, TrainingJob
@@ -66,7 +66,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
 
 def companion_caches(job: TrainingJob) -> int:
     """Return the rotary tables that all companions hold as buffers."""
-    states = model_states_of(job.framework.style)
+    states = layers_of(job.framework.style)
     models = [companion.architecture for companion in job.auxiliary_models]
     return sum(states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False) for a in models)
 

@@ -1,11 +1,10 @@
-"""What the engine asks of torch's own data parallelism over transformers' models.
+"""What the engine asks of torch's own data parallelism over transformers' models: ranks, host memory, step times.
 
-Host memory under torch.distributed: FSDP2's offloading, and torch.distributed.checkpoint.
+All pipeline ranks of a training job are estimated, or the worst of them alone.
 
-FSDP2's CPUOffloadPolicy pins the shard of every parameter, and its gradient is copied to the host without waiting,
-which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py).
-
-All pipeline ranks of a training job, or the worst of them alone.
+Host memory under torch.distributed: FSDP2's CPUOffloadPolicy pins the shard of every parameter, and its gradient is
+copied to the host without waiting, which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
+_fsdp_collectives.py). torch.distributed.checkpoint saves.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
-from memcheck.accounts.ranks import Components, RankAtPeak, ResidentTensors, Tops, highest_rank
+from memcheck.accounts.ranks import Components, Part, RankAtPeak, ResidentTensors, Tops, highest_rank
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.registry import (
@@ -23,12 +22,14 @@ from memcheck.frameworks.registry import (
     ModelStateBytes,
     Saving,
     Stack,
+    Timing,
     WorstRank,
     block,
     of_node,
     optimizer_on_host,
 )
 from memcheck.frameworks.torch.data_parallel import mixes_adapters, runs_chunk_by_chunk
+from memcheck.frameworks.torch.fsdp_limits import experts_padding
 from memcheck.frameworks.torch.pipelining import (
     MESH,
     SPLIT,
@@ -51,6 +52,29 @@ from memcheck.job.keys import AnyBatch, any_batch, state_key
 from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Architecture, Rough
+
+
+def parts_by_rank(num_layers: int, _job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
+    """One run of layers for each rank."""
+    return [[(part, 0)] for part in stage_parts(num_layers, ways)]
+
+
+def overlaps(job: TrainingJob) -> tuple[bool, bool]:
+    """FSDP2 prefetches, DDP reduces buckets during backward."""
+    return True, job.layout.zero_stage == 3
+
+
+TIMING = Timing(
+    ranks=parts_by_rank,
+    context=lambda _job: "torch",
+    dispatch=lambda _job: "copies",
+    overlaps=overlaps,
+    fuses=lambda job: job.compile,
+    copies_gathered=lambda job: "tensor" in job.framework.parallelism.degrees,
+    repeats_kv_heads=lambda _job: False,
+    fused_products=lambda _job: "",
+    experts_padding=experts_padding,
+)
 
 
 def training_ranks(

@@ -1,4 +1,6 @@
-"""torchtitan's transformer block: one-kernel norms, fused qkv, flash attention over packed tokens, SwiGLU.
+"""Tensors that torchtitan's models hold in addition to their parameters: rotary caches, one in each layer.
+
+torchtitan's transformer block: one-kernel norms, fused qkv, flash attention over packed tokens, SwiGLU.
 
 Sources: torchtitan models/common/{attention,rope,feed_forward}.py, models/llama3/model.py, models/qwen3/model.py,
 distributed/activation_checkpoint.py. Tokens are one dimension: tensor parallelism gathers and scatters along dim 0.
@@ -38,20 +40,56 @@ from memcheck.autograd.operator import (
     topk,
     unary,
 )
-from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, rounded
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
-from memcheck.frameworks.torchtitan.states import rotates_complex
 from memcheck.frameworks.transformers.head import Head, loss_in_pieces
 from memcheck.frameworks.transformers.head import head_unit as whole_head_unit
 from memcheck.frameworks.transformers.mixer import recurrent_mixer
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
 from memcheck.frameworks.transformers.router import router_tensor
+from memcheck.frameworks.transformers.states import rotary_width
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import linear_tensors
-from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    Norm,
+    ParameterTensor,
+)
 
-__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
+
+def rotates_complex(mixer: Attention | LatentAttention) -> bool:
+    """Return ComplexRoPE, whose table is complex64 [S, dim / 2], or CosSinRoPE with fp32 [S, 2 dim]
+    (models/common/rope.py).
+
+    ``llama3`` and ``deepseek_v3`` configure the one, ``qwen3`` and ``gpt_oss`` the other (models/*/__init__.py).
+    """
+    return isinstance(mixer, LatentAttention) or (mixer.query_norm is None and not mixer.sinks)
+
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """Rows are picked from the layers' caches: a forward makes no table."""
+    return 0
+
+
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
+    """Return the bytes of the rotary tables of ``layers`` layers, each of which has a buffer by itself.
+
+    A table is complex64 [sequence, width / 2], or fp32 cos and sin [sequence, 2 * width]. ``adapted``: not used.
+    """
+    mixers = [block.mixer for block, _ in architecture.blocks]
+    all_complex = all(rotates_complex(mixer) for mixer in mixers if isinstance(mixer, (Attention, LatentAttention)))
+    bytes_per_width = 4 if all_complex else 8
+    return layers * rounded(sequence * rotary_width(architecture) * bytes_per_width)
+
+
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing", "rotary_caches", "rotary_tables"]
 
 KEEPS = frozenset({"mm", "addmm", "bmm", "attention", "topk", "reduce-scatter", "all-to-all"})
 """SelectiveAC's operators: compute_intensive_ops of torch._functorch.partitioners and torchtitan's own additions.

@@ -14,12 +14,14 @@ torchtune's rotary modules, each with a table of all positions that the model wa
 
 Sources at bd2a0fc7c: torchtune modules/position_embeddings.py, models/{llama3_1,phi3,qwen2}/_position*_embeddings.py;
 which builder makes one module for all layers, and which one for each: models/*/_component_builders.py.
+
+Tensors that torchtune's models hold in addition to their parameters: rotary tables of all positions.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd import kernels
-from memcheck.autograd.context import Context
+from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.kernels import Weights, linear, rotate_half
 from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, in_pieces
@@ -111,7 +113,7 @@ def tables(architecture: Architecture, layers: int, *, adapted: bool) -> int:
     return layers if adapted and not scaled else 1
 
 
-__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing", "rotary_caches", "rotary_tables"]
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
@@ -310,3 +312,13 @@ def _masks(ctx: Context, *, windowed: bool) -> list[Storage]:
     window_mask = tape.new(shape, "fp32", "attention mask")
     del is_masked, mask
     return [ones, window, window_mask]
+
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """Rows are picked from the model's table: a forward makes none."""
+    return 0
+
+
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
+    """Buffers of the rotary modules, whatever a step's length is."""
+    return tables(architecture, layers, adapted=adapted) * table_bytes(architecture, sequence)

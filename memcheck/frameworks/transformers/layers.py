@@ -11,6 +11,7 @@ from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.modules import forward_of
+from memcheck.frameworks.transformers.states import rotary_caches, rotary_tables
 from memcheck.models.module_types import BloomAttention, StreamMoe
 from memcheck.models.types import (
     Attention,
@@ -39,7 +40,18 @@ PARTS = "parts:"
 """In front of the modules that are recomputed, in a recompute mode."""
 LEARNED = ("vector", "tanh")
 """Scales of a layer's branches that are parameters (``Block.branch_scale``)."""
-__all__ = ["PARTS", "block", "block_parts", "feed_forward", "head_unit", "loss_in_pieces", "norm", "recomputing"]
+__all__ = [
+    "PARTS",
+    "block",
+    "block_parts",
+    "feed_forward",
+    "head_unit",
+    "loss_in_pieces",
+    "norm",
+    "recomputing",
+    "rotary_caches",
+    "rotary_tables",
+]
 
 
 def mixer_forward(

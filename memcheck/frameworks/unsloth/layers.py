@@ -7,7 +7,7 @@ unsloth's products with adapters: one autograd Function for q, k and v, one for 
 
 Source: unsloth 2026.8 ``kernels/fast_lora.py`` (LoRA_QKV, LoRA_MLP, LoRA_W), ``kernels/utils.py`` (matmul_lora,
 fast_dequantize), ``kernels/swiglu.py``. They save their input, and gate and up. A forward dequantises into a buffer
-that all layers share (``states.py``), a backward into a new tensor.
+that all layers share (:func:`rotary_tables`), a backward into a new tensor.
 
 unsloth's losses: head and cross entropy together in pieces, or of whole logits before 2024.11.
 
@@ -16,6 +16,11 @@ Sources: unsloth_zoo 2026.8 ``fused_losses/cross_entropy_loss.py`` (UnslothFused
 (ConvertOutputsToFp32).
 
 What sets the model code of unsloth's releases apart.
+
+Tensors that unsloth holds in addition to a model's parameters: rotary caches, and a buffer that all layers share.
+
+Sources: unsloth 2026.8 ``models/llama.py`` (LlamaRotaryEmbedding), ``kernels/utils.py`` (fast_dequantize,
+``use_global_buffer``); unsloth 2024.8 ``models/llama.py``.
 """
 
 from __future__ import annotations
@@ -24,19 +29,20 @@ from collections.abc import Sequence
 from math import ceil
 
 from memcheck.autograd import kernels
-from memcheck.autograd.context import Context, Style
+from memcheck.autograd.context import Context, Setting, Style
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import cross_entropy_in_place, in_pieces
 from memcheck.autograd.modules import activation, liger_rms_norm, normalise
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator, repeat_kv
-from memcheck.autograd.tensor import Node, Parameter, Storage, Tape, Value, ceil_div
+from memcheck.autograd.tensor import ITEM_BYTES, Node, Parameter, Storage, Tape, Value, ceil_div, rounded
 from memcheck.frameworks.transformers import layers as classes
+from memcheck.frameworks.transformers import states as transformers_states
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.profile import STYLE
 from memcheck.models.parameters import linear_tensors
-from memcheck.models.types import Attention, Block, Mlp, Norm
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm
 
 
 class FormerStyle(Style):
@@ -186,7 +192,7 @@ def output(ctx: Context, x: Value, layer: Weights) -> Value:
     return tape.record(out, inputs, run, saves=(x.storage,), validated=True)
 
 
-__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing", "rotary_caches", "rotary_tables"]
 
 GATED = ("silu", "swish", "gelu_pytorch_tanh", "gelu")
 """Activations with a kernel (``kernels/swiglu.py``, ``kernels/geglu.py``)."""
@@ -355,3 +361,50 @@ def whole_logits_loss(ctx: Context, head: Head, hidden: Value, weights: Weights)
     del outputs
     del logits
     return loss
+
+
+FIRST_POSITIONS = 4 * 8192
+"""Rows of a layer's first cos and sin (``current_rope_size``)."""
+BLOCK = 64
+"""4-bit weights that share a constant, which is restored to fp32."""
+
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """Return the bytes of cos and sin, and of the buffer into which unsloth's own layers dequantise every weight.
+
+    transformers' classes make cos and sin in each forward. unsloth's have them for every position of the model, in 16
+    bits. Until the attention of transformers 4.48 each layer had its own, of 32,768 positions at first, and no buffer.
+    """
+    if setting.style.runs_transformers_modules:
+        return transformers_states.rotary_tables(architecture, setting)
+    row_bytes = transformers_states.rotary_width(architecture) * ITEM_BYTES["bf16"]
+    model_positions = max(1, architecture.max_position_embeddings)
+    if isinstance(setting.style, FormerStyle):
+        positions = max(setting.sequence, min(FIRST_POSITIONS, model_positions))
+        cos_bytes = sin_bytes = rounded(positions * row_bytes)
+        return architecture.num_layers * (cos_bytes + sin_bytes)
+    cos_bytes = sin_bytes = rounded(max(setting.sequence, model_positions) * row_bytes)
+    return cos_bytes + sin_bytes + _dequantized_buffer(architecture, setting)
+
+
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
+    """Return 0: what layers hold is in :func:`rotary_tables`."""
+    del architecture, sequence, layers, adapted
+    return 0
+
+
+def _dequantized_buffer(architecture: Architecture, setting: Setting) -> int:
+    """Return the bytes of the buffer for a dequantised matrix, as large as the largest of any layer; 0 without
+    quantisation.
+
+    It is in 16 bits; its quantisation constants, one per block, are in fp32.
+    """
+    adapter = setting.adapter
+    if adapter is None or adapter.base_format is None:
+        return 0
+    largest = 0
+    for block, _ in architecture.blocks:
+        for component in (block.mixer, block.mlp):
+            if isinstance(component, (Attention, Mlp)):
+                largest = max([largest, *(tensor.count for tensor in linear_tensors(component.tensors))])
+    return rounded(largest * ITEM_BYTES[setting.param_dtype]) + rounded(4 * largest // BLOCK)

@@ -9,9 +9,8 @@ import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.units import base_setting, block_curve
-from memcheck.frameworks.unsloth.layers import COMPILED, FORMER, OWN, pieces_of
+from memcheck.frameworks.unsloth.layers import COMPILED, FORMER, OWN, pieces_of, rotary_tables
 from memcheck.frameworks.unsloth.profile import FRAMEWORK
-from memcheck.frameworks.unsloth.states import rotary_tables
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.judge import Gate, check_file

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.megatron.timing import TIMING as MEGATRON
+from memcheck.frameworks.megatron.stack import TIMING as MEGATRON
 
 TIMING = MEGATRON._replace(fuses=lambda _job: False)

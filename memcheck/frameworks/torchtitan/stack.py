@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.frameworks.torch.timing import TIMING as TORCH
+from memcheck.frameworks.torch.stack import TIMING as TORCH
 from memcheck.job.types import TrainingJob
 
 LAST_BATCHED = (0, 2, 2)
