@@ -37,8 +37,8 @@ def both(monkeypatch: pytest.MonkeyPatch, head: Head, setting: Setting) -> tuple
     """The head's curve the short way and the long one."""
     short = head_curve(head, setting, setting.param_dtype, inventory=True)
     with monkeypatch.context() as patched:
-        for module in ("transformers", "litgpt"):
-            patched.setattr(f"memcheck.frameworks.{module}.head.in_pieces", one_by_one)
+        for module in ("transformers.head", "litgpt.layers"):
+            patched.setattr(f"memcheck.frameworks.{module}.in_pieces", one_by_one)
         return short, head_curve(head, setting, setting.param_dtype, inventory=True)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.ranks import Part
 from memcheck.accounts.state import LocalTensor, StateBytes
-from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.data_parallel import (
     all_gather_dtype,
@@ -299,21 +298,6 @@ def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
 def ranks_without_padding(job: TrainingJob, layer: PaddedLayer) -> int:
     """The most ranks that divide the sharding group and are no more than the layer's experts."""
     return max(n for n in range(1, layer.experts + 1) if job.layout.shard_group % n == 0)
-
-
-def experts_padding(job: TrainingJob, experts: int) -> float:
-    """Return the factor by which sharding pads a layer's stacked experts while they are gathered; 1.0 without padding.
-
-    ``experts``: of the whole layer. FSDP2 shards the experts of a rank along dim 0.
-    """
-    if not uses_fsdp(job) or job.fsdp == 1:
-        return 1.0
-    local_experts = ceil_div(experts, job.layout.expert)
-    ranks = job.layout.shard_group
-    stack, shards = shard_placement(
-        job, LocalTensor("experts", (local_experts, ranks, ranks), False, expert=True), ranks
-    )
-    return 1.0 if stack.divided else round_up(local_experts, shards) / local_experts
 
 
 def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:

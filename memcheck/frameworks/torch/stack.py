@@ -15,7 +15,7 @@ from functools import lru_cache
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.ranks import Components, Part, RankAtPeak, ResidentTensors, Tops, highest_rank
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.autograd.tensor import ceil_div
+from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.frameworks.registry import (
     NO_SAVING,
     HostMemory,
@@ -28,8 +28,7 @@ from memcheck.frameworks.registry import (
     of_node,
     optimizer_on_host,
 )
-from memcheck.frameworks.torch.data_parallel import mixes_adapters, runs_chunk_by_chunk
-from memcheck.frameworks.torch.fsdp_limits import experts_padding
+from memcheck.frameworks.torch.data_parallel import mixes_adapters, runs_chunk_by_chunk, uses_fsdp
 from memcheck.frameworks.torch.pipelining import (
     MESH,
     SPLIT,
@@ -47,7 +46,14 @@ from memcheck.frameworks.torch.rank_steps import (
     step_key,
     unsharded_step_key,
 )
-from memcheck.frameworks.torch.resident import engine_of, resident_dtype, shard_numel_of, sharding, states_dtype
+from memcheck.frameworks.torch.resident import (
+    engine_of,
+    resident_dtype,
+    shard_numel_of,
+    shard_placement,
+    sharding,
+    states_dtype,
+)
 from memcheck.job.keys import AnyBatch, any_batch, state_key
 from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
 from memcheck.models.parameters import parameters_by_group
@@ -62,6 +68,21 @@ def parts_by_rank(num_layers: int, _job: TrainingJob, ways: int) -> list[list[tu
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
     """FSDP2 prefetches, DDP reduces buckets during backward."""
     return True, job.layout.zero_stage == 3
+
+
+def experts_padding(job: TrainingJob, experts: int) -> float:
+    """Return the factor by which sharding pads a layer's stacked experts while they are gathered; 1.0 without padding.
+
+    ``experts``: of the whole layer. FSDP2 shards the experts of a rank along dim 0.
+    """
+    if not uses_fsdp(job) or job.fsdp == 1:
+        return 1.0
+    local_experts = ceil_div(experts, job.layout.expert)
+    ranks = job.layout.shard_group
+    stack, shards = shard_placement(
+        job, LocalTensor("experts", (local_experts, ranks, ranks), False, expert=True), ranks
+    )
+    return 1.0 if stack.divided else round_up(local_experts, shards) / local_experts
 
 
 TIMING = Timing(
