@@ -39,7 +39,7 @@ class Bundle(Record):
     parts: Parts
     total: int
     """The index of their sum."""
-    high: int = -1
+    peak_number: int = -1
     """Number of the unit's peak at which they are live; -1: they are no peak."""
 
 
@@ -49,9 +49,9 @@ class Mark(Record):
     instant: str
     operation: str
     """The operation in words; for a unit's peak, the unit."""
-    after: int
+    instructions_before: int
     """Number of instructions before it."""
-    top: Bundle
+    unit_peak: Bundle
     """Sizes of a unit's own peak, in addition to what is live; empty where no unit runs."""
 
 
@@ -261,7 +261,10 @@ class Program:
     def _live(self, mark: Mark) -> tuple[tuple[str, Sum], ...]:
         """Count the sizes that live at a moment, by component. A component that was freed in between is listed anew."""
         counts: dict[str, dict[int, int]] = {}
-        for sizes_by_component, _, times in [*self._instructions[: mark.after], (mark.top.parts, mark.top.total, 1)]:
+        for sizes_by_component, _, times in [
+            *self._instructions[: mark.instructions_before],
+            (mark.unit_peak.parts, mark.unit_peak.total, 1),
+        ]:
             for component, size in sizes_by_component:
                 of_component = counts.setdefault(component, {})
                 of_component[size] = of_component.get(size, 0) + times
@@ -281,11 +284,11 @@ def _changes(instructions: list[tuple[Parts, int, int]], marks: list[Mark]) -> l
     changes: list[Counts] = []
     done, top = 0, NOTHING
     for mark in marks:
-        change: dict[int, int] = {top: -1, mark.top.total: 1} if top != mark.top.total else {}
-        for _, total, times in instructions[done : mark.after]:
+        change: dict[int, int] = {top: -1, mark.unit_peak.total: 1} if top != mark.unit_peak.total else {}
+        for _, total, times in instructions[done : mark.instructions_before]:
             change[total] = change.get(total, 0) + times
         changes.append([(size, times) for size, times in change.items() if size and times])
-        done, top = mark.after, mark.top.total
+        done, top = mark.instructions_before, mark.unit_peak.total
     return changes
 
 
@@ -428,7 +431,7 @@ class Sizes(Record):
     """Number of the curve's :class:`CurvePattern`."""
     numbers: tuple[int, ...]
     """Bytes of each component at each point of the pattern, then the nonzero scalars, then the sum of each point."""
-    highs: tuple[Peak, ...]
+    peaks: tuple[Peak, ...]
     """The peaks: of forward, of backward, and those of ``SOMETIMES`` that the curve has."""
 
 
@@ -531,7 +534,7 @@ def named_curve(pattern: int, first: int, high: int) -> PlacedCurve:
     scalars = {name: next(sizes) for name, present in zip(SCALARS, recorded.scalars, strict=True) if present}
     totals = [next(sizes) for _ in points]
     saved, *peaks = [Bundle(part, total) for part, total in zip(parts, totals, strict=True)]
-    forward, backward, *optional = [peak._replace(high=number) for number, peak in enumerate(peaks, high)]
+    forward, backward, *optional = [peak._replace(peak_number=number) for number, peak in enumerate(peaks, high)]
     curve = NamedCurve(saved, forward, backward, **scalars)  # type: ignore[arg-type]
     curve = curve._replace(**dict(zip(optional_names, optional, strict=True)))  # type: ignore[arg-type]
     return PlacedCurve(curve, next_size=next(sizes), next_peak=high + len(peaks))

@@ -193,8 +193,8 @@ class Always(Record):
 
     component: str
     bytes: int
-    each: int = 0
-    """Further bytes for each micro-batch."""
+    bytes_per_micro_batch: int = 0
+    """Further bytes for each micro-batch in flight."""
 
 
 class RankPeak:
@@ -228,7 +228,7 @@ class RankPeak:
 
     def live_all_step(self, micro_batches: int) -> Components:
         """Bytes by component that are live during the whole step, without the states."""
-        return tuple([(a.component, a.bytes + a.each * micro_batches) for a in self.always])
+        return tuple([(a.component, a.bytes + a.bytes_per_micro_batch * micro_batches) for a in self.always])
 
 
 class RankStates:
@@ -253,7 +253,7 @@ class RankAtPeak(Record):
 
     peak: int
     """Bytes of the highest point of the step."""
-    before: int
+    bytes_before_step: int
     """Bytes of a moment before the step, which may be higher."""
     rank: RankPeak
     resident: ResidentStates
@@ -282,7 +282,7 @@ def at_peak(rank: RankPeak, states: RankStates, micro_batches: int, before: int 
     """
     resident, always = states.resident(rank.tensors), rank.live_all_step(micro_batches)
     peak = highest(resident, rank.tops, always)
-    return RankAtPeak(peak=peak, before=before, rank=rank, resident=resident, always=always)
+    return RankAtPeak(peak=peak, bytes_before_step=before, rank=rank, resident=resident, always=always)
 
 
 def highest_rank(
@@ -299,7 +299,7 @@ def highest_rank(
         if worst is None:
             worst = at_peak(rank, states, micro_batches, before_bytes)
             continue
-        highest_so_far = max(worst.peak, worst.before)
+        highest_so_far = max(worst.peak, worst.bytes_before_step)
         if before_bytes <= highest_so_far and _upper_bound(rank, states, micro_batches) <= highest_so_far:
             continue
         candidate = at_peak(rank, states, micro_batches, before_bytes)
@@ -355,9 +355,9 @@ class Unit(Record):
     """The curve of later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds
     any.
     """
-    reduced: str = ""
-    """A tensor whose gradient is already reduced when the unit's forward ends."""
-    adapted: bool = False
+    reduced_by_loss: str = ""
+    """Name of the tensor whose gradient the loss reduces, before the unit's forward ends; empty: there is none."""
+    frozen_and_recomputed: bool = False
     """Whether the unit's own parameters are frozen while its input is saved for a recompute."""
     offloaded_bytes: int = 0
     """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
@@ -370,22 +370,22 @@ class Run(Record):
     """The unit, with the name of the first one."""
     times: int
     """The number of units."""
-    layer: int = 0
+    first_layer: int = 0
     """The number of the first layer in its part of the model; 0 for a unit that is no layer."""
 
     def names(self) -> list[str]:
         """Return the name of each unit, with the number of its layer if there are several."""
         if self.times == 1:
             return [self.unit.name]
-        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
+        return [f"{NUMBERED[self.unit.kind]} {self.first_layer + i}" for i in range(self.times)]
 
 
 class Part(Record):
     """Which layers a pipeline rank holds."""
 
-    first: int
+    first_layer: int
     """The number of the first layer."""
-    last: int
+    end_layer: int
     """The number after that of the last layer."""
     embedding: bool
     """The rank holds the embedding."""

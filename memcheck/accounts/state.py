@@ -45,10 +45,10 @@ class LocalTensor(Record):
     """The tensor belongs to routed experts."""
     matrix: bool = False
     """The tensor is a matrix, for optimizers such as Muon that treat matrices apart."""
-    divided: int = 0
+    sharded_dim: int = 0
     """The dimension that FSDP2 cuts."""
-    never_runs: str = ""
-    """FSDP group of a tensor whose module never runs, so that its gradient never comes: ``layer`` (a unit of its own)
+    idle_fsdp_group: str = ""
+    """FSDP group of a tensor whose module never runs, so that no gradient of it arrives: ``layer`` (a unit of its own)
     or ``beside`` (the root's group). Empty: the module runs.
     """
     part: str = ""
@@ -73,7 +73,7 @@ def shard_numel(tensor: LocalTensor, ranks: int) -> int:
     """Count the elements of the largest FSDP2 shard: one dimension, mostly the first, divided over ``ranks`` ranks."""
     if ranks <= 1:
         return tensor.numel
-    rows = tensor.shape[tensor.divided]
+    rows = tensor.shape[tensor.sharded_dim]
     row_numel = tensor.numel // rows if rows else 0
     return ceil_div(rows, ranks) * row_numel
 

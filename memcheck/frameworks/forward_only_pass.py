@@ -20,9 +20,9 @@ class ForwardOnlyHead(Record):
     """The norm of the last hidden state; None: there is none."""
     softcap: bool
     """Logits are capped: ``cap * tanh(logits / cap)`` (Gemma 2)."""
-    scaled: bool
+    scales_logits: bool
     """Logits are multiplied by a constant (Cohere, Granite)."""
-    dtype: str
+    weight_dtype: str
     """Dtype in which the product sees the head's weights."""
     trained: bool
     """Whether the head's weights require a gradient. If so, autocast caches its copy of them (under ``no_grad`` it gets
@@ -36,15 +36,15 @@ class ForwardOnlyPass(Record):
     head: ForwardOnlyHead
     setting: Setting
     """The setting of the pass: its dtypes, and that nothing has a graph."""
-    layers: int
+    layers_peak_bytes: int
     """The peak of embedding and layers, in addition to the other fields."""
-    casts: int
+    autocast_copies_bytes: int
     """Autocast's copies of its weights, once all layers have run."""
-    gathered: int
+    gathered_bytes: int
     """The other model's gathered parameters while it runs, and their flat buffer, if FSDP or ZeRO-3 shards it."""
-    states: int
+    hidden_states_bytes: int
     """Hidden states of all layers, for a loss that asks for them."""
-    tower_variables: int = 0
+    tower_variables_bytes: int = 0
     """Outputs of its vision tower, to which variables refer until its forward returns."""
-    other_outputs: int = 0
+    other_outputs_bytes: int = 0
     """What it returns in addition to logits and hidden states: image tokens, keys and values of all layers."""

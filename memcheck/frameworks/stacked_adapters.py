@@ -157,7 +157,7 @@ def factors_resting(moe: Moe, adapter: Adapter, expert_ranks: int) -> list[Local
             dtype=adapter.dtype,
             expert=True,
             matrix=True,
-            divided=1,
+            sharded_dim=1,
         )
         for factors in factors_here(moe, adapter, expert_ranks)
         for end, shape in (("A", factors.down), ("B", factors.up))

@@ -171,9 +171,9 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
 
     Equal layers are listed once, with their number.
     """
-    layout, layers = job.layout, architecture.layers()[stage.first : stage.last]
+    layout, layers = job.layout, architecture.layers()[stage.first_layer : stage.end_layer]
     numbers_of_block: dict[int, list[int]] = {}  # layer numbers, by the identity of the block that equal layers share
-    for number, block in enumerate(layers, stage.first):
+    for number, block in enumerate(layers, stage.first_layer):
         numbers_of_block.setdefault(id(block), []).append(number)
     distinct = list({id(block): block for block in layers}.values())
     weights: list[tuple[Weight, int]] = []
@@ -208,7 +208,7 @@ def _caches(
     ``layers``: each distinct layer of the stage with the numbers of the layers that are equal to it.
     """
     caches: list[tuple[Block, int, int]] = []
-    paged_bytes = layer_bytes(job, architecture, stage.first, stage.last)
+    paged_bytes = layer_bytes(job, architecture, stage.first_layer, stage.end_layer)
     for block, numbers in layers:
         if paged_bytes is None:  # how an engine pages this model's cache is not known: its size without paging
             sequence_bytes = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, job.layout.tensor)

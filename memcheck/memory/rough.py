@@ -61,7 +61,7 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     engine = buffers if isinstance(buffers, EngineBuffers) else EngineBuffers()
     gradients = 0
     if not engine.gradients:
-        gradients = rounded(ceil_div(parameters, sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
+        gradients = rounded(ceil_div(parameters, sharding(job).gradient_ranks) * DTYPE_BYTES[job.recipe.gradients])
     share = RoughPart(parameters=parameters, layers=layers, engine=engine, gradients=gradients)
     timeline = Timeline()
     _hold_states(job, share, timeline)
@@ -78,8 +78,10 @@ def _one_tensor(numel: int) -> LocalTensor:
 def _hold_states(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     """Hold what is resident between steps: parameters, master weights, optimizer states, and an engine's buffers."""
     recipe, shards, engine = job.recipe, sharding(job), share.engine
-    timeline.hold("parameters", rounded(ceil_div(share.parameters, shards.parameters) * DTYPE_BYTES[recipe.params]))
-    updated = ceil_div(share.parameters, shards.optimizer)  # parameters that this rank steps on
+    timeline.hold(
+        "parameters", rounded(ceil_div(share.parameters, shards.parameter_ranks) * DTYPE_BYTES[recipe.params])
+    )
+    updated = ceil_div(share.parameters, shards.optimizer_ranks)  # parameters that this rank steps on
     if recipe.master != "none":
         timeline.hold("master_weights", rounded(updated * DTYPE_BYTES[recipe.master]))
     states = optimizer_state_bytes(_one_tensor(updated), updated, job.optimizer.name, recipe.optimizer_states)
@@ -108,7 +110,7 @@ def _forward_and_backward(job: TrainingJob, model: Rough, share: RoughPart, time
     tokens = job.micro_batch_size * ceil_div(job.sequence_length, layout.context)
     hidden_state = tokens * model.hidden_size * item_bytes
     per_layer = int(hidden_state * model.activation_multiplier) // layout.tensor
-    if sharding(job).parameters > 1:  # the running layer is gathered, and the next one prefetched
+    if sharding(job).parameter_ranks > 1:  # the running layer is gathered, and the next one prefetched
         two_layers = 2 * ceil_div(share.parameters, layers) * item_bytes
         timeline.hold("communication_buffers", rounded(max(two_layers, engine.live_parameters)))
     saved_bytes = layers * (hidden_state if recomputes else per_layer)
@@ -145,7 +147,7 @@ def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     if own_gradients:
         timeline.release("gradients", share.gradients)
         timeline.hold("gradients", own_gradients)
-    updated = ceil_div(share.parameters, sharding(job).optimizer)
+    updated = ceil_div(share.parameters, sharding(job).optimizer_ranks)
     optimizer = job.optimizer
     weights = [(_one_tensor(share.parameters), updated)]
     copies = step_temporaries(weights, optimizer.name, optimizer.implementation, job.recipe.optimizer_states)

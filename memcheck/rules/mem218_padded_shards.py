@@ -53,7 +53,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     yield RULE.finding(
         context,
         f"FSDP2 cuts {layer.experts} experts of a layer into {layer.shards} shards and pads them: the layer is "
-        f"gathered as {gib(layer.padded)}, not {gib(layer.whole)}",
+        f"gathered as {gib(layer.padded_bytes)}, not {gib(layer.unpadded_bytes)}",
         stated(context.document, "/parallelism/shard_group", "/parallelism/zero_stage"),
         help=_help(context, job, layer),
         related=(("the model", "/model"),),

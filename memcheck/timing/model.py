@@ -278,7 +278,7 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
             end = start + run.layers
             layers_on_rank = 0
             for piece, _ in pieces:
-                layers_on_rank += max(0, min(piece.last, end) - max(piece.first, start))
+                layers_on_rank += max(0, min(piece.end_layer, end) - max(piece.first_layer, start))
             layers.append(layers_on_rank)
             start = end
         predictions = sum(mtp_layers for _, mtp_layers in pieces)

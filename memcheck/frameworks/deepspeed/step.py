@@ -100,7 +100,7 @@ class EngineStep(DataParallel):
         """Whether hooks move each gradient to its bucket and partition at once; else all gradients are kept."""
         self._buckets = NOTHING
         self._reducing = NOTHING
-        self._micro_batch = MicroBatch(first=True, last=True, sends=0)
+        self._micro_batch = MicroBatch(is_first=True, is_last=True, outputs_in_transfer=0)
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         """Return the curve of a unit: one without new gradients if hooks move them to buckets."""

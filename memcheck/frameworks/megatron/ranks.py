@@ -406,7 +406,7 @@ class MegatronWorst:
         ranks = _ranks_of(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps)
         layout_bytes = {rank.number: buffer_layout_bytes(job, states, rank) for rank in ranks}
         worst = highest_rank(ranks, states, steps, lambda rank: sum([n for _, n in layout_bytes[rank.number]]))
-        if worst.before <= worst.peak:
+        if worst.bytes_before_step <= worst.peak:
             instants = worst.instant()
         else:
             instants = with_building(layout_bytes[worst.rank.number], worst.instants())[:1]

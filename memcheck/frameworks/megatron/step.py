@@ -151,7 +151,7 @@ class SchedulePeaks:
 
     def high(self, index: int) -> Peak | None:
         """Return the highest point of the unit that runs at an instant, or None where no unit runs."""
-        number = self._step.evaluated.mark(index).top.high
+        number = self._step.evaluated.mark(index).unit_peak.peak_number
         return None if number < 0 else self._step.unit_peaks[number]
 
     def pass_at(self, index: int) -> InFlight:
@@ -248,7 +248,7 @@ def _pattern_and_sizes(rank: Rank) -> tuple[RankPattern, tuple[int, ...], tuple[
             )
             if same_as == unit_number:
                 sizes += [*curve.numbers, *[n for n in extra if n]]
-                unit_peaks += curve.highs
+                unit_peaks += curve.peaks
             saved += unit.first_curve.saved_bytes
             unit_number += 1
         saves &= saved > 0

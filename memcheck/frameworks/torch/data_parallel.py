@@ -207,38 +207,41 @@ def adds_in_place(job: TrainingJob) -> bool:
 
 
 class Group(Record):
-    """Bytes on one rank of one ``fully_shard`` parameter group (``FSDPParamGroup``), or of one FSDP1 flat parameter."""
+    """Bytes on one rank of one ``fully_shard`` parameter group (``FSDPParamGroup``), or of one FSDP1 flat parameter.
 
-    flat: int
+    While a step is recorded the fields hold indices of sizes instead (:mod:`memcheck.accounts.program`).
+    """
+
+    all_gather_output: int
     """Output of the all-gather (``all_gather_output``), from which the parameters are copied out."""
-    gathered: int
+    unsharded_params: int
     """The unsharded parameters after copy-out (``unsharded_param``)."""
-    reduce_input: int
+    reduce_scatter_input: int
     """Flat input of the reduce-scatter (``reduce_scatter_input``), in the reduce dtype."""
-    reduce_output: int
-    """Output of the reduce-scatter (``reduce_output``): the new sharded gradients are views of it."""
-    sharded: int
+    reduce_scatter_output: int
+    """Output of the reduce-scatter, in the reduce dtype: the new sharded gradients are views of it."""
+    sharded_gradients: int
     """The sharded gradients (``sharded_param.grad``) in the dtype of the parameters. If that is the reduce dtype,
     they are the reduce-scatter's output itself.
     """
-    accumulated: int
+    unsharded_gradients: int
     """Unsharded gradients of micro-batches that do not synchronise (``unsharded_accumulated_grad``)."""
-    copied: int = 0
+    copy_out_temporaries: int = 0
     """Temporaries of the copy-out: chunks of tensors sharded along another dimension than the first (torch 2.13
     _fsdp_collectives.py, foreach_all_gather_copy_out), and the largest cast of a tensor that a single rank holds
     (_fsdp_param_group.py, wait_for_unshard).
     """
-    alone: int = 0
+    unmanaged_expert_gradients: int = 0
     """Gradients of experts that one rank holds. FSDP2 does not manage them: they stay as autograd makes them."""
-    cast: int = 0
+    all_gather_input: int = 0
     """The local shards cast to the all-gather dtype, its input (torch 2.13 _fsdp_collectives.py,
     _get_param_all_gather_inputs); 0 if they are stored in it.
     """
-    last: int = 0
+    last_unsharded_gradient: int = 0
     """The unsharded gradient of the last parameter: a loop variable refers to it until the reduction returns (torch
     2.13 _fsdp_collectives.py, foreach_reduce).
     """
-    divided: int = 0
+    divided_gradients: int = 0
     """Gradients of parameters that one rank holds, divided by the framework's factor: a copy of the reduction's
     input (torch 2.13 _fsdp_collectives.py, foreach_reduce: "For single GPU").
     """
@@ -287,7 +290,7 @@ def fsdp_group(
             flat += padded_numel * element_bytes
             if is_cast:
                 cast += shard * element_bytes
-            if t.divided:
+            if t.sharded_dim:
                 copied += unsharded_bytes
         elif is_cast:
             largest_unsharded_cast = max(largest_unsharded_cast, unsharded_bytes)
@@ -300,21 +303,28 @@ def fsdp_group(
             accumulated += rounded(t.numel * accumulation_bytes)
             last = rounded(t.numel * (accumulation_bytes if reduces_accumulated else element_bytes))
     return Group(
-        flat=rounded(flat),
-        gathered=gathered,
-        reduce_input=rounded(reduce_in),
-        reduce_output=rounded(reduce_out),
-        sharded=rounded(sharded),
-        accumulated=accumulated,
-        copied=copied + largest_unsharded_cast,
-        alone=alone,
-        cast=rounded(cast),
-        last=last,
-        divided=rounded(divided),
+        all_gather_output=rounded(flat),
+        unsharded_params=gathered,
+        reduce_scatter_input=rounded(reduce_in),
+        reduce_scatter_output=rounded(reduce_out),
+        sharded_gradients=rounded(sharded),
+        unsharded_gradients=accumulated,
+        copy_out_temporaries=copied + largest_unsharded_cast,
+        unmanaged_expert_gradients=alone,
+        all_gather_input=rounded(cast),
+        last_unsharded_gradient=last,
+        divided_gradients=rounded(divided),
     )
 
 
-NO_GROUP = Group(flat=0, gathered=0, reduce_input=0, reduce_output=0, sharded=0, accumulated=0)
+NO_GROUP = Group(
+    all_gather_output=0,
+    unsharded_params=0,
+    reduce_scatter_input=0,
+    reduce_scatter_output=0,
+    sharded_gradients=0,
+    unsharded_gradients=0,
+)
 
 
 def casts_inputs(job: TrainingJob, input_dtype: str) -> bool:
@@ -335,9 +345,9 @@ class NamedUnit(Record):
     """Sizes of the unit in the first micro-batch, whose gradients are new tensors."""
     later_curve: NamedCurve
     """Sizes of the unit in a later micro-batch, whose gradients are added to those that exist."""
-    reduced: str
-    """A tensor whose gradient the loss itself reduces."""
-    adapted: bool
+    reduced_by_loss: str
+    """Name of the tensor whose gradient the loss itself reduces; empty: there is none."""
+    frozen_and_recomputed: bool
     """Whether the unit's own parameters are frozen while its input is saved for a recompute."""
 
 
@@ -346,25 +356,28 @@ class NamedRun(Record):
 
     unit: NamedUnit
     times: int
-    layer: int
+    first_layer: int
     """Number of the first unit, counted from the first layer of the rank."""
 
     def names(self) -> list[str]:
         """Return the name of each unit, with the number of its layer where there are several."""
         if self.times == 1:
             return [self.unit.name]
-        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
+        return [f"{NUMBERED[self.unit.kind]} {self.first_layer + i}" for i in range(self.times)]
 
 
 class UnitGroups(Record):
-    """The FSDP groups that one unit's tensors are in: ``whole``, or ``early`` and ``late`` as its two parts."""
+    """The FSDP groups that one unit's tensors are in."""
 
     whole: Group
-    early: Group = NO_GROUP
-    """The group of the tensor whose gradient the loss itself reduces; of a tower's layer the size of gradients, as
-    ``gathered``, which the root's group reduces."""
-    late: Group = NO_GROUP
-    """The group of the others."""
+    """The group whose parameters the unit's hooks gather."""
+    reduced_by_loss: Group = NO_GROUP
+    """The part of ``whole`` whose gradient the loss itself reduces: the head's weight, where a loss runs the head."""
+    reduced_by_hook: Group = NO_GROUP
+    """The other part, which the unit's post-backward hook reduces; empty unless the loss reduces the first."""
+    share_of_root: Group = NO_GROUP
+    """Tensors of a tower's layer that are in the root's group. Only ``unsharded_gradients`` is set: the unit's backward
+    allocates them, the root's hook reduces them."""
 
 
 NO_UNIT_GROUPS = UnitGroups(NO_GROUP)
@@ -375,22 +388,22 @@ class StepSizes(Record):
 
     per_micro_batch: int
     """Bytes of what each micro-batch in flight allocates for itself (rotary tables, masks)."""
-    held: tuple[int, ...]
+    held_by_others: tuple[int, ...]
     """For each recorded micro-batch, what the others in flight hold: what their units saved, and their outputs in the
     stage's cache."""
     exchange: StageExchange
     """What a pipeline stage exchanges with its neighbours."""
-    table: int
-    """The gradient of a whole embedding table."""
-    table_slice: int
-    """Bytes of this rank's rows of it."""
+    table_gradient: int
+    """The gradient of a whole embedding table, which a tensor-parallel rank allocates."""
+    table_gradient_slice: int
+    """The rows of ``table_gradient`` that this rank owns."""
     masks: int = 0
     """Attention masks that live while the model's forward runs."""
-    rows: int = 0
+    embedded_rows: int = 0
     """Looked-up rows that wait for the image tokens of a vision tower, where nothing has saved them."""
-    rows_gradient: int = 0
+    embedded_rows_gradient: int = 0
     """Bytes of the gradient of the looked-up rows, which is kept until the backward of the tower is over."""
-    features: int = 0
+    feature_hidden_states: int = 0
     """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is computed."""
 
 
@@ -421,11 +434,11 @@ class StepUnits:
 class MicroBatch(Record):
     """A micro-batch that is recorded, because it differs from those before it."""
 
-    first: bool
+    is_first: bool
     """The first micro-batch of the step: no gradients exist before it."""
-    last: bool
+    is_last: bool
     """The last micro-batch of the step, which reduces gradients if earlier ones did not synchronise."""
-    sends: int
+    outputs_in_transfer: int
     """Number of other micro-batches whose outputs may still be in transfer to the next stage."""
 
 

@@ -27,9 +27,9 @@ class Buckets(Record):
 
     exist: bool
     """DDP wraps the model."""
-    views: bool
+    are_gradients: bool
     """The buckets are the gradients, from the first micro-batch on."""
-    views_late: bool
+    become_gradients: bool
     """Whether the buckets become the gradients in the micro-batch that synchronises.
 
     no_sync disables DDP's hooks: the gradients are new tensors in addition to the buckets, until
@@ -52,9 +52,9 @@ def buckets(job: TrainingJob) -> Buckets:
 class Replicated(Record):
     """How a step treats gradients where every rank has all of them: under DDP, or on one GPU."""
 
-    views: bool
+    buckets_are_gradients: bool
     """The buckets are the gradients, from the first micro-batch on."""
-    views_late: bool
+    buckets_become_gradients: bool
     """Whether the buckets become the gradients in the micro-batch that synchronises."""
 
     @property
@@ -76,20 +76,20 @@ class ReplicatedHooks(DataParallel):
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         """Return the curve of a unit; gradients that are views of buckets are always added to."""
-        return unit.later_curve if self.options.views else super().curve(unit, first)
+        return unit.later_curve if self.options.buckets_are_gradients else super().curve(unit, first)
 
     def frees_first_gradients(self, pair_before: bool) -> bool:
         """Return whether the sum of both passes goes to existing gradients, which includes views of buckets."""
-        return pair_before or self.options.views
+        return pair_before or self.options.buckets_are_gradients
 
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
         """Note whether this is the last micro-batch, in which DDP reduces."""
-        self.last = micro_batch.last
+        self.last = micro_batch.is_last
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
         """Release the gradients of unit ``i`` that become views of their buckets in this backward."""
         super().after_backward(i, end, curve, gradients)
-        if self.last and self.options.views_late:
+        if self.last and self.options.buckets_become_gradients:
             self.recorder.release("communication_buffers", self.units[i].first_curve.gradient_bytes)
 
 
@@ -99,7 +99,7 @@ def unused_gradients(job: TrainingJob, units_and_counts: Iterable[tuple[tuple[Lo
     ``units_and_counts``: the tensors of each distinct unit, and the number of equal units. Source: reducer.cpp,
     initialize_buckets, which reserves space for every parameter that requires a gradient.
     """
-    unused = [(t, count) for tensors, count in units_and_counts for t in tensors if t.never_runs]
+    unused = [(t, count) for tensors, count in units_and_counts for t in tensors if t.idle_fsdp_group]
     return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in unused)
 
 

@@ -32,7 +32,7 @@ class EncoderUnits(Record):
 
     runs: tuple[Run, ...]
     """Units in forward order; equal consecutive layers are one run."""
-    grad: bool
+    output_needs_gradient: bool
     """The encoder's output wants a gradient."""
 
 

@@ -75,10 +75,10 @@ class FlatShardHooks(FullyShardHooks):
         _reset_flat_param_grad_info_if_needed).
         """
         before = self.recorder.here
-        if not self.options.offloads:
+        if not self.options.offloads_gradients:
             for i, end in self.layer_groups:
-                self.recorder.hold("gradients", self.unit_groups[i].sharded, end - i)
-            self.recorder.hold("gradients", self.root.sharded)
+                self.recorder.hold("gradients", self.unit_groups[i].sharded_gradients, end - i)
+            self.recorder.hold("gradients", self.root.sharded_gradients)
             self.recorder.mark("forward", "states at rest")
         super().before_step()
         self.recorder.undo_since(before)
@@ -107,7 +107,7 @@ class FlatShardHooks(FullyShardHooks):
     def gather_ahead(self, group: Group, name: str, instant: str) -> int:
         """Gather the flat parameter of the next unit ahead, and return it."""
         self._gather(group, instant, name)
-        return group.gathered
+        return group.unsharded_params
 
     def still_gathered(self, after: Group) -> int:
         """Return the parameters of a frozen unit that are still gathered when the next unit's are gathered.
@@ -115,14 +115,14 @@ class FlatShardHooks(FullyShardHooks):
         A frozen unit is resharded once the gradient of its input exists, after the hook that gathers the next units
         (_runtime_utils.py, _register_post_backward_reshard_only_hook). NOTHING for a trained unit.
         """
-        return NOTHING if after.reduce_output else after.gathered
+        return NOTHING if after.reduce_scatter_output else after.unsharded_params
 
     def _gather(self, group: Group, instant: str, name: str) -> None:
         """All-gather the group's flat parameter; its input is freed once the gathered one exists."""
-        self.recorder.hold(BUFFERS, group.flat)
-        self.recorder.hold(BUFFERS, group.gathered)
+        self.recorder.hold(BUFFERS, group.all_gather_output)
+        self.recorder.hold(BUFFERS, group.unsharded_params)
         self.recorder.mark(instant, f"all-gather of {name}")
-        self.recorder.release(BUFFERS, group.flat)
+        self.recorder.release(BUFFERS, group.all_gather_output)
 
     def held_by_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
         """Return what is alive only because a unit's post-backward hook runs.
@@ -140,10 +140,10 @@ class FlatShardHooks(FullyShardHooks):
         The backward of the split into views concatenates them. In the second pass of a pair the flat gradient is added
         in place to the pending one of the first.
         """
-        self.recorder.hold("gradients", group.accumulated)
+        self.recorder.hold("gradients", group.unsharded_gradients)
         self.recorder.mark("backward", f"flat gradient of {name}")
         self.recorder.release_amount("gradients", unsharded)
-        self.recorder.release("gradients", group.accumulated if self.pair == SECOND_OF_PAIR else NOTHING)
+        self.recorder.release("gradients", group.unsharded_gradients if self.pair == SECOND_OF_PAIR else NOTHING)
         return ()
 
     def reduce(self, group: Group, unsharded: Amount, previous: int, last: bool, name: str) -> int:
@@ -153,22 +153,24 @@ class FlatShardHooks(FullyShardHooks):
         """
         recorder, delayed = self.recorder, self.options.no_sync
         # added in place to the earlier flat gradient, once the hook is over
-        added = group.accumulated if delayed and not self.gradients_are_new else NOTHING
+        added = group.unsharded_gradients if delayed and not self.gradients_are_new else NOTHING
         if delayed and not last:
             recorder.release("gradients", added)
             return NOTHING
-        recorder.hold(BUFFERS, group.reduce_input)
+        recorder.hold(BUFFERS, group.reduce_scatter_input)
         recorder.mark("backward", f"reduce-scatter of {name}")
-        recorder.hold("gradients", group.reduce_output)
+        recorder.hold("gradients", group.reduce_scatter_output)
         recorder.mark("backward", f"reduce-scatter of {name}")
-        if group.sharded != group.reduce_output:  # _cast_grad_to_param_dtype
-            recorder.hold("gradients", group.sharded)
+        if group.sharded_gradients != group.reduce_scatter_output:  # _cast_grad_to_param_dtype
+            recorder.hold("gradients", group.sharded_gradients)
             recorder.mark("backward", f"gradients of {name} in the shards' dtype")
-            recorder.release("gradients", group.reduce_output)
-        if self.options.offloads or not (self.gradients_are_new or delayed):  # _saved_grad_shard is added to in place
-            recorder.release("gradients", group.sharded)
-        recorder.release(BUFFERS, group.reduce_input)
-        recorder.release("gradients", group.accumulated)
+            recorder.release("gradients", group.reduce_scatter_output)
+        if self.options.offloads_gradients or not (
+            self.gradients_are_new or delayed
+        ):  # _saved_grad_shard is added to in place
+            recorder.release("gradients", group.sharded_gradients)
+        recorder.release(BUFFERS, group.reduce_scatter_input)
+        recorder.release("gradients", group.unsharded_gradients)
         recorder.release("gradients", added)
         return NOTHING
 
@@ -217,12 +219,12 @@ def flat_parameter_group(
     stored_bytes = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
     reduce_bytes = DTYPE_BYTES[recipe.reduce] if casts_every_tensor or element_bytes == compute_bytes else element_bytes
     return Group(
-        flat=cast_shard,
-        gathered=gathered,
-        reduce_input=rounded(numel * reduce_bytes) if reduce_bytes != element_bytes else 0,
-        reduce_output=rounded(numel // ranks * reduce_bytes),
-        sharded=rounded(numel // ranks * stored_bytes),
-        accumulated=rounded(numel * element_bytes),
+        all_gather_output=cast_shard,
+        unsharded_params=gathered,
+        reduce_scatter_input=rounded(numel * reduce_bytes) if reduce_bytes != element_bytes else 0,
+        reduce_scatter_output=rounded(numel // ranks * reduce_bytes),
+        sharded_gradients=rounded(numel // ranks * stored_bytes),
+        unsharded_gradients=rounded(numel * element_bytes),
     )
 
 
@@ -408,7 +410,7 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
         return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
     if tensor.part in job.freeze and job.lora is None:
         return False
-    if tensor.never_runs == "beside" and job.lora is None:  # it is in the root's flat parameter
+    if tensor.idle_fsdp_group == "beside" and job.lora is None:  # it is in the root's flat parameter
         return True
     if not tensor.trained or not job.freeze:
         return tensor.trained
@@ -443,7 +445,7 @@ class HeadReducingShard(Record):
 
     def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> FullyShardHooks:
         """Return the hooks of one step: plain FSDP2's if the rank or pipeline chunk has no head."""
-        if not step_units.units[-1].reduced:
+        if not step_units.units[-1].reduced_by_loss:
             return FullyShardHooks(recorder, step_units, self.shard)
         return HeadReducingHooks(recorder, step_units, self.shard)
 
@@ -451,7 +453,7 @@ class HeadReducingShard(Record):
 class HeadReducingHooks(FullyShardHooks):
     """FSDP2's hooks where the loss reduces the gradient of the head itself.
 
-    ``head_groups``: the groups of the head, ``early`` reduced within the loss and ``late`` by FSDP2's hook.
+    ``head_groups``: the groups of the head, of which the loss reduces one and FSDP2's hook the other.
     ``norm_is_reduced``: the gradient of the final norm has been reduced in this step.
     ``pending_input``: the input of the loss's reduction while it waits for the next loss.
     """
@@ -463,13 +465,13 @@ class HeadReducingHooks(FullyShardHooks):
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         """Return a unit's memory curve in this micro-batch; the head's gradient exists from the ``first`` one on."""
-        if unit.reduced and self.options.no_sync:
+        if unit.reduced_by_loss and self.options.no_sync:
             return unit.first_curve if first else unit.later_curve
         return super().curve(unit, first)
 
     def reduced_by_hook(self, i: int) -> Group:
         """Return the group that the hook of unit ``i`` reduces: for the head all that the loss has not reduced."""
-        return self.head_groups.late if self.units[i].reduced else self.unit_groups[i]
+        return self.head_groups.reduced_by_hook if self.units[i].reduced_by_loss else self.unit_groups[i]
 
     def before_loss(self, *, after_model: bool) -> None:
         """Gather the group of norm and head again for the loss; the norm's post-forward hook has resharded it.
@@ -482,9 +484,9 @@ class HeadReducingHooks(FullyShardHooks):
             if self.root != NO_GROUP:
                 self._gather_root_again("loss")
             elif self.head.first_curve.peak_before_loss is not None:
-                self.recorder.hold(BUFFERS, self.unit_groups[-1].flat)
+                self.recorder.hold(BUFFERS, self.unit_groups[-1].all_gather_output)
                 self.recorder.high("forward", self.head.first_curve.peak_before_loss, "all-gather of the head")
-                self.recorder.release(BUFFERS, self.unit_groups[-1].flat)
+                self.recorder.release(BUFFERS, self.unit_groups[-1].all_gather_output)
         self.recorder.release(BUFFERS, self.pending_input)
         self.pending_input = NOTHING
 
@@ -494,11 +496,11 @@ class HeadReducingHooks(FullyShardHooks):
         ``i``, ``end``: the equal units from ``i`` to ``end``. Later micro-batches add to the first shard. In a pipeline
         the norm's gradient is first reduced with the second micro-batch, whose output buffer holds both gradients.
         """
-        if self.units[i].reduced:
-            if self.micro_batch.first:
-                self.recorder.hold("gradients", self.head_groups.early.reduce_output)
+        if self.units[i].reduced_by_loss:
+            if self.micro_batch.is_first:
+                self.recorder.hold("gradients", self.head_groups.reduced_by_loss.reduce_scatter_output)
             elif self.options.no_sync and not self.norm_is_reduced:
-                self.recorder.hold("gradients", self.head_groups.whole.reduce_output)
+                self.recorder.hold("gradients", self.head_groups.whole.reduce_scatter_output)
                 self.norm_is_reduced = True
             self.recorder.release(BUFFERS, self.gathered[i])
             self.gathered[i] = NOTHING
@@ -507,20 +509,20 @@ class HeadReducingHooks(FullyShardHooks):
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
         """Set the state of a backward: the input of the loss's reduction stays until the next reduction."""
         super().begin_backward(micro_batch, all_forwards_first=all_forwards_first)
-        self.reduce_input = self.head_groups.early.reduce_input
+        self.reduce_input = self.head_groups.reduced_by_loss.reduce_scatter_input
         self.recorder.hold(BUFFERS, self.reduce_input)
         if self.root != NO_GROUP:
             self._gather_root_again("backward")
 
     def release_input(self) -> None:
         """Free the input of the last reduction; in a pipeline it waits for the next loss instead."""
-        if self.options.no_sync and not self.micro_batch.last:
+        if self.options.no_sync and not self.micro_batch.is_last:
             self.pending_input = self.reduce_input
         else:
             super().release_input()
 
     def _gather_root_again(self, instant: str) -> None:
         """Record the second all-gather of the root's group, which was resharded while nothing else was allocated."""
-        self.recorder.hold(BUFFERS, self.root.flat)
+        self.recorder.hold(BUFFERS, self.root.all_gather_output)
         self.recorder.mark(instant, f"all-gather of {ROOT}")
-        self.recorder.release(BUFFERS, self.root.flat)
+        self.recorder.release(BUFFERS, self.root.all_gather_output)

@@ -51,18 +51,18 @@ def _of_companion(job: TrainingJob, companion: Companion, base: Setting) -> Forw
     gathered = 0
     if is_wrapped(job, companion) and by_layer(job):
         largest_group = _fullest(companion_job, architecture, setting)
-        gathered = largest_group.gathered + largest_group.flat
+        gathered = largest_group.unsharded_params + largest_group.all_gather_output
         # a layer is copied out of its flat buffer while the previous layer's flat buffer is live; so are the hidden
         # states between both layers
         between = layers_without_grad(architecture._replace(blocks=()), setting).peak
         between += rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), dtype)
-        layers = layers._replace(peak=max(layers.peak, largest_group.flat + between))
+        layers = layers._replace(peak=max(layers.peak, largest_group.all_gather_output + between))
     elif is_wrapped(job, companion):
         gathered = gathered_whole(job, companion)
     elif not uses_fsdp(job) and is_zero3(job):
         gathered = gathered_by_engine(job, companion)
     cache = _keys_and_values(architecture, setting) if job.objective.reference_caches else 0
-    return _with_outputs(job, architecture, setting, layers, cache)._replace(gathered=gathered)
+    return _with_outputs(job, architecture, setting, layers, cache)._replace(gathered_bytes=gathered)
 
 
 def _pass_setting(base: Setting, architecture: Architecture, dtype: str, *, trained: bool) -> Setting:
@@ -98,19 +98,19 @@ def _with_outputs(
         bias=architecture.head_bias,
         final_norm=architecture.final_norm,
         softcap=architecture.final_softcap,
-        scaled=architecture.logit_scale,
-        dtype=dtype,
+        scales_logits=architecture.logit_scale,
+        weight_dtype=dtype,
         trained=setting.trained,
     )
     hidden_bytes = rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), dtype)
     forward_pass = ForwardOnlyPass(
         head=head,
         setting=setting,
-        layers=layers.peak + cache,
-        casts=layers.autocast_copies,
-        gathered=0,
-        states=(architecture.num_layers + 1) * hidden_bytes,  # of the embedding and of all layers
-        other_outputs=cache,
+        layers_peak_bytes=layers.peak + cache,
+        autocast_copies_bytes=layers.autocast_copies,
+        gathered_bytes=0,
+        hidden_states_bytes=(architecture.num_layers + 1) * hidden_bytes,  # of the embedding and of all layers
+        other_outputs_bytes=cache,
     )
     if architecture.vision is None:
         return forward_pass
@@ -118,9 +118,9 @@ def _with_outputs(
 
     tower = forward_only_tower(job, architecture, setting)
     return forward_pass._replace(
-        layers=max(layers.peak, tower.peak - tower.variables),
-        tower_variables=tower.variables,
-        other_outputs=tower.returned + cache,
+        layers_peak_bytes=max(layers.peak, tower.peak - tower.held_by_variables),
+        tower_variables_bytes=tower.held_by_variables,
+        other_outputs_bytes=tower.returned_image_tokens + cache,
     )
 
 
@@ -144,7 +144,7 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
     The root's parameters are gathered all step, and do not count.
     """
     largest_group = _fullest(job, architecture, base)
-    return largest_group.gathered + 2 * largest_group.flat
+    return largest_group.unsharded_params + 2 * largest_group.all_gather_output
 
 
 def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
@@ -159,7 +159,9 @@ def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Gro
             accumulation_dtype=job.recipe.reduce,
             leaves_whole_experts=job.framework.fsdp2.leaves_whole_experts,
         )
-        largest_group = max(largest_group, layer_group, key=lambda group: group.gathered + 2 * group.flat)
+        largest_group = max(
+            largest_group, layer_group, key=lambda group: group.unsharded_params + 2 * group.all_gather_output
+        )
     return largest_group
 
 
@@ -182,7 +184,7 @@ def layers_without_grad(architecture: Architecture, setting: Setting) -> LayersF
     inputs_embeds = stream if setting.style.runs_transformers_modules else 0
     masks = masks_of(architecture, setting)
     model_variables = layers_of(setting.style).rotary_tables(architecture, setting) + inputs_embeds
-    model_variables += masks.variables + masks.graph + masks.unused
+    model_variables += masks.held_by_variables + masks.held_by_graph + masks.unused_variables
     highest = copies = 0
     for block, count in architecture.blocks:
         layer = _layer_without_grad(block, setting)

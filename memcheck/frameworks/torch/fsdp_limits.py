@@ -245,7 +245,7 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     # ranks with as many layers of each kind rest on as many bytes
     distinct_parts: dict[tuple[bool, bool, frozenset[tuple[tuple[int, bool], int]]], Part] = {}
     for stage in stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
-        counts = Counter(layers[stage.first : stage.last])
+        counts = Counter(layers[stage.first_layer : stage.end_layer])
         distinct_parts.setdefault((stage.embedding, stage.head, frozenset(counts.items())), stage)
     return max(_state_bytes_of(job, architecture, stage) for stage in distinct_parts.values())
 
@@ -258,8 +258,8 @@ def _state_bytes_of(job: TrainingJob, architecture: Architecture, stage: Part) -
     for tensors in {id(unit): unit for unit in units}.values():
         total = total.plus(state_bytes(job, tensors), counts[id(tensors)])
     states, shards = total.optimizer_states, sharding(job)
-    if job.layout.zero_stage == 1 and not shards.flat:
-        states //= shards.optimizer  # whole tensors are dealt out: the fullest rank has the mean or more
+    if job.layout.zero_stage == 1 and not shards.uses_flat_buffers:
+        states //= shards.optimizer_ranks  # whole tensors are dealt out: the fullest rank has the mean or more
     return total.parameters + total.adapters + total.master_weights + states
 
 
@@ -274,9 +274,9 @@ class PaddedLayer(Record):
     """Experts that a rank holds before FSDP2 divides them."""
     shards: int
     """Ranks over which FSDP2 divides these experts."""
-    padded: int
+    padded_bytes: int
     """Bytes."""
-    whole: int
+    unpadded_bytes: int
     """Bytes without padding."""
 
 
@@ -288,11 +288,11 @@ def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
     if not uses_fsdp(job) or job.fsdp == 1 or (job.base_format is not None and not job.has_four_bit_base):
         return None  # a base in other bits is one that FSDP does not shard: MEM408
     layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
-    most_padded = max(layers, key=lambda layer: layer.padded - layer.whole, default=None)
+    most_padded = max(layers, key=lambda layer: layer.padded_bytes - layer.unpadded_bytes, default=None)
     if most_padded is None:
         return None
-    padding = most_padded.padded - most_padded.whole
-    return most_padded if padding >= max(LEAST_BYTES, most_padded.whole * LEAST_SHARE) else None
+    padding = most_padded.padded_bytes - most_padded.unpadded_bytes
+    return most_padded if padding >= max(LEAST_BYTES, most_padded.unpadded_bytes * LEAST_SHARE) else None
 
 
 def ranks_without_padding(job: TrainingJob, layer: PaddedLayer) -> int:
@@ -311,9 +311,9 @@ def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> Padded
         group = fsdp_group(
             tensors_and_shards, job.recipe, casts_every_tensor=False, accumulation_dtype=job.recipe.reduce
         )
-        return group.gathered
+        return group.unsharded_params
 
     sharded = [shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, placement_of(job))]
     padded, unpadded = gathered_bytes(sharded), gathered_bytes([(t, 1) for t, _ in sharded])
     experts, shards = max((t.shape[0], shards_of_tensor) for t, shards_of_tensor in sharded if t.expert)
-    return PaddedLayer(experts=experts, shards=shards, padded=padded, whole=unpadded)
+    return PaddedLayer(experts=experts, shards=shards, padded_bytes=padded, unpadded_bytes=unpadded)

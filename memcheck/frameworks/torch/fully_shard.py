@@ -7,7 +7,6 @@ foreach_reduce), _fsdp_param_group.py (post_backward, finalize_backward).
 from __future__ import annotations
 
 from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
-from memcheck.accounts.ranks import OF_TOWER
 from memcheck.frameworks.torch.data_parallel import (
     FIRST_OF_PAIR,
     NO_GROUP,
@@ -50,11 +49,11 @@ class FullyShard(Record):
     """The root's forward returns hidden states, and the head runs chunk by chunk after it."""
     whole_table_gradient: bool
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
-    offloads: bool
+    offloads_gradients: bool
     """Sharded gradients are copied to the host."""
     has_end_groups: bool
     """The ends are groups of their own in addition to a root, whose forward ends after the loss."""
-    collapses: bool
+    root_joins_streams: bool
     """A module of the root's joins streams between the last layer and the final norm, whose group is the head's."""
     gathers_ahead: bool
     """Each group's forward begins with the all-gather of the next one (``set_modules_to_forward_prefetch``)."""
@@ -62,7 +61,7 @@ class FullyShard(Record):
     """Units that are not resharded after their forward stay gathered after a backward that does not synchronise, too
     (_runtime_utils.py, _should_free_in_backward).
     """
-    wrapped: tuple[str, ...]
+    wrapped_kinds: tuple[str, ...]
     """Kinds of units that are groups of their own."""
 
     @property
@@ -97,7 +96,7 @@ class FullyShardHooks(DataParallel):
             self.reduce_input
         ) = NOTHING
         self.unsharded_root: Amount = ()
-        self.micro_batch = MicroBatch(first=True, last=True, sends=0)
+        self.micro_batch = MicroBatch(is_first=True, is_last=True, outputs_in_transfer=0)
         self.already_gathered = self.gradients_are_new = self.keeps_parameters = self.reduces_now = False
 
     def _own_groups(self) -> list[Group]:
@@ -109,7 +108,7 @@ class FullyShardHooks(DataParallel):
         ends_are_in_root = self.root != NO_GROUP and not self.has_adapter_units and not self.options.has_end_groups
         own_groups = []
         for unit, groups in zip(self.units, self.step_units.groups, strict=True):
-            is_in_root = ends_are_in_root and unit.kind not in self.options.wrapped
+            is_in_root = ends_are_in_root and unit.kind not in self.options.wrapped_kinds
             own_groups.append(NO_GROUP if is_in_root else groups.whole)
         return own_groups
 
@@ -130,8 +129,8 @@ class FullyShardHooks(DataParallel):
     def begin_step(self) -> None:
         """Hold the reduced gradients of earlier runs of the schedule in this step."""
         if self.options.several_backwards:
-            sharded = [(self.unit_groups[i].sharded, end - i) for i, end in self.layer_groups]
-            self.recorder.hold_amount("gradients", (*sharded, (self.root.sharded, 1)))
+            sharded = [(self.unit_groups[i].sharded_gradients, end - i) for i, end in self.layer_groups]
+            self.recorder.hold_amount("gradients", (*sharded, (self.root.sharded_gradients, 1)))
 
     def begin_micro_batch(self, micro_batch: MicroBatch, *, others: bool) -> None:
         """Decide whether this micro-batch finds the parameters already gathered, as later ones of a pipeline do.
@@ -139,7 +138,7 @@ class FullyShardHooks(DataParallel):
         ``others``: other micro-batches are in flight.
         """
         self.micro_batch, options = micro_batch, self.options
-        if micro_batch.first:
+        if micro_batch.is_first:
             self.gathered_by_first = options.stays_gathered and others and not options.reshards
         else:
             self.gathered_by_first = options.stays_gathered or options.keeps_gathered
@@ -150,13 +149,13 @@ class FullyShardHooks(DataParallel):
         ``already_gathered``: an earlier micro-batch has left it, and the layers', gathered.
         """
         self.already_gathered, self.flat_buffer, self.forward_prefetched = already_gathered, NOTHING, NOTHING
-        self.gathered = [group.gathered if already_gathered else NOTHING for group in self.unit_groups]
+        self.gathered = [group.unsharded_params if already_gathered else NOTHING for group in self.unit_groups]
         for size in self.gathered:
             self.recorder.hold(BUFFERS, size)
         if self.root == NO_GROUP:
             return
         if already_gathered:
-            self.recorder.hold(BUFFERS, self.root.gathered)
+            self.recorder.hold(BUFFERS, self.root.unsharded_params)
         else:
             self.flat_buffer = self.gather_root()
 
@@ -165,21 +164,21 @@ class FullyShardHooks(DataParallel):
 
         Nothing happens if it is gathered already, or if its module is a part of the head that runs after the norm.
         """
-        if not self.unit_groups[i].gathered or self.already_gathered or self._is_gathered_after_norm(i):
+        if not self.unit_groups[i].unsharded_params or self.already_gathered or self._is_gathered_after_norm(i):
             return
         recorder, unit = self.recorder, self.units[i]
-        if unit.kind == "head" and self.options.collapses and unit.first_curve.peak_before_loss is not None:
+        if unit.kind == "head" and self.options.root_joins_streams and unit.first_curve.peak_before_loss is not None:
             recorder.high("forward", unit.first_curve.peak_before_loss, self.names[i])  # before the norm, which gathers
         recorder.hold("activations", unit.first_curve.input_bytes)
         recorder.release(BUFFERS, self.forward_prefetched)
         self.flat_buffer = self.gather_for_forward(self.unit_groups[i], self.flat_buffer, self.names[i])
         self.forward_prefetched = self._gather_next(i + 1)
         recorder.release("activations", unit.first_curve.input_bytes)
-        self.gathered[i] = self.unit_groups[i].gathered
+        self.gathered[i] = self.unit_groups[i].unsharded_params
 
     def _gather_next(self, i: int) -> int:
         """Gather unit ``i`` ahead of its forward if forward prefetch is set; return its flat buffer, or NOTHING."""
-        if not self.options.gathers_ahead or i == len(self.units) or not self.unit_groups[i].gathered:
+        if not self.options.gathers_ahead or i == len(self.units) or not self.unit_groups[i].unsharded_params:
             return NOTHING
         return self.gather_ahead(self.unit_groups[i], self.names[i], "forward")
 
@@ -202,8 +201,8 @@ class FullyShardHooks(DataParallel):
             self.recorder.release(BUFFERS, self.flat_buffer)
             self.flat_buffer = NOTHING
         if self._is_gathered_after_norm(last):
-            self.gathered[last] = self.unit_groups[last].gathered
-            self.recorder.hold(BUFFERS, NOTHING if self.already_gathered else self.unit_groups[last].gathered)
+            self.gathered[last] = self.unit_groups[last].unsharded_params
+            self.recorder.hold(BUFFERS, NOTHING if self.already_gathered else self.unit_groups[last].unsharded_params)
 
     def after_forward(self, i: int, end: int) -> None:
         """Run the post-forward hook of unit ``i``, which reshards it; units up to ``end`` are in the same state.
@@ -229,13 +228,13 @@ class FullyShardHooks(DataParallel):
         the first backward.
         """
         options = self.options
-        if options.stays_gathered and all_forwards_first and not micro_batch.first:
+        if options.stays_gathered and all_forwards_first and not micro_batch.is_first:
             # the previous micro-batch's backward has left all parameters gathered
             self.after_end()
-            self.gathered = [group.gathered for group in self.unit_groups]
+            self.gathered = [group.unsharded_params for group in self.unit_groups]
             self.recorder.hold_amount(BUFFERS, tuple([(size, 1) for size in self.gathered]))
-        self.gradients_are_new = not self.pair_before if self.pair else micro_batch.first
-        self.reduces_now = micro_batch.last and not options.stays_gathered
+        self.gradients_are_new = not self.pair_before if self.pair else micro_batch.is_first
+        self.reduces_now = micro_batch.is_last and not options.stays_gathered
         self.keeps_parameters = options.stays_gathered or (options.keeps_gathered and not self.reduces_now)
         hooked = (
             len(self.units) - 1 if options.has_end_groups else len(self.units)
@@ -249,7 +248,7 @@ class FullyShardHooks(DataParallel):
 
         A unit without a graph has no such hook: the buffer that was gathered ahead for it stays to the end.
         """
-        if self._is_hooked(i, curve) or not self.unit_groups[i].gathered:
+        if self._is_hooked(i, curve) or not self.unit_groups[i].unsharded_params:
             self._gather_for_unit_backward(i)
         elif not self.has_adapter_units:
             self.backward_prefetched, self.unused_prefetch = NOTHING, self.unused_prefetch or self.backward_prefetched
@@ -262,13 +261,13 @@ class FullyShardHooks(DataParallel):
         gradients: Amount = ((curve.gradient_bytes, 1),)
         if not (self.units[i].kind == "embedding" and self.options.whole_table_gradient):
             return gradients
-        clone = self.step_units.step_sizes.table_slice
+        clone = self.step_units.step_sizes.table_gradient_slice
         self.recorder.hold_amount("gradients", gradients)
         self.recorder.hold("temporaries", clone)
         self.recorder.mark("backward", "clone of the local embedding gradient")
         self.recorder.release("temporaries", clone)
         self.recorder.release_amount("gradients", gradients)
-        return (*gradients, (self.step_units.step_sizes.table, -1), (clone, 1))
+        return (*gradients, (self.step_units.step_sizes.table_gradient, -1), (clone, 1))
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
         """Run FSDP2's post-backward hook of unit ``i``, which reshards it and reduce-scatters its ``gradients``.
@@ -281,12 +280,12 @@ class FullyShardHooks(DataParallel):
             self.backward_prefetched = self._prefetch(i)
             super().after_backward(i, end, curve, gradients)
         if self._is_hooked(i, curve):
-            reduced_by_root = self.step_units.groups[i].early.gathered if unit.kind in OF_TOWER else NOTHING
+            reduced_by_root = self.step_units.groups[i].share_of_root.unsharded_gradients
             if reduced_by_root:  # a part of a tower's unit belongs to the root
                 gradients = (*gradients, (reduced_by_root, -1))
                 self.unsharded_root += ((reduced_by_root, end - i),)
             self._reduce_unit(i, curve, gradients)
-        elif not self.unit_groups[i].gathered and unit.kind not in self.options.wrapped:
+        elif not self.unit_groups[i].unsharded_params and unit.kind not in self.options.wrapped_kinds:
             self.unsharded_root += tuple([(place, times * (end - i)) for place, times in gradients])
         self.gathered[i:end] = [self.gathered[i]] * (end - i)
 
@@ -296,17 +295,17 @@ class FullyShardHooks(DataParallel):
             return
         keeps = self.options.stays_gathered
         unsharded = self.flatten_gradients(self.root, self.unsharded_root, ROOT)
-        self.recorder.release(BUFFERS, NOTHING if keeps else self.root.gathered)
+        self.recorder.release(BUFFERS, NOTHING if keeps else self.root.unsharded_params)
         if self.pair != FIRST_OF_PAIR:
             self.reduce_input = self.reduce(self.root, unsharded, self.reduce_input, self.reduces_now, ROOT)
-            self.recorder.release(BUFFERS, self.root.gathered if keeps else NOTHING)
+            self.recorder.release(BUFFERS, self.root.unsharded_params if keeps else NOTHING)
 
     def end_backward(self) -> None:
         """Run the root's final callback, which frees what the all-reduces wrote and what was gathered in vain.
 
         In a pipeline all groups are reduced here, after the last backward.
         """
-        reduces = self.micro_batch.last
+        reduces = self.micro_batch.is_last
         if self.options.stays_gathered and reduces:
             self._reduce_all()
         if self.pair != FIRST_OF_PAIR and (reduces or not self.options.no_sync):
@@ -329,11 +328,11 @@ class FullyShardHooks(DataParallel):
     def hold_gathered(self, sign: int) -> None:
         """Hold (``sign`` 1) or release (-1) this chunk's gathered parameters while another chunk runs."""
         for first, end in self.layer_groups:
-            self.recorder.hold(BUFFERS, self.unit_groups[first].gathered, sign * (end - first))
-        self.recorder.hold(BUFFERS, self.root.gathered, sign)
+            self.recorder.hold(BUFFERS, self.unit_groups[first].unsharded_params, sign * (end - first))
+        self.recorder.hold(BUFFERS, self.root.unsharded_params, sign)
 
     def _is_hooked(self, i: int, curve: NamedCurve) -> bool:
-        return bool(self.unit_groups[i].gathered and curve.passes_back)
+        return bool(self.unit_groups[i].unsharded_params and curve.passes_back)
 
     def _gather_for_unit_backward(self, i: int) -> None:
         """Gather the parameters of unit ``i`` for its backward, and the flat buffer of the unit that comes next."""
@@ -342,11 +341,11 @@ class FullyShardHooks(DataParallel):
         not_yet_freed = self.still_gathered(self.unit_groups[i + 1]) if i + 1 < len(self.units) else NOTHING
         recorder.hold("temporaries", unit.first_curve.output_gradient_bytes)
         recorder.hold(BUFFERS, not_yet_freed)
-        if group.gathered and not self.gathered[i]:
+        if group.unsharded_params and not self.gathered[i]:
             self.gather_for_backward(group, self.backward_prefetched, self.names[i])
             self.backward_prefetched = NOTHING
-            self.gathered[i] = group.gathered
-        if group.gathered and (unit.kind != "head" or self.options.collapses):
+            self.gathered[i] = group.unsharded_params
+        if group.unsharded_params and (unit.kind != "head" or self.options.root_joins_streams):
             self.backward_prefetched = self.backward_prefetched or self._prefetch(i)
         recorder.release("temporaries", unit.first_curve.output_gradient_bytes)
         recorder.release(BUFFERS, not_yet_freed)
@@ -357,7 +356,7 @@ class FullyShardHooks(DataParallel):
         Returns its flat buffer, or NOTHING if its parameters are gathered already.
         """
         for i in range(after - 1, -1, -1):
-            if self.unit_groups[i].gathered:
+            if self.unit_groups[i].unsharded_params:
                 return (
                     NOTHING if self.gathered[i] else self.gather_ahead(self.unit_groups[i], self.names[i], "backward")
                 )
@@ -388,11 +387,11 @@ class FullyShardHooks(DataParallel):
         self.reduce_input = self.reduce(self.root, (), self.reduce_input, True, ROOT)
         for i, name in enumerate(self.names):
             group = self.reduced_by_hook(i)
-            if group.gathered:
+            if group.unsharded_params:
                 self.recorder.release(BUFFERS, self.gathered[i])
                 self.reduce_input = self.reduce(group, (), self.reduce_input, True, name)
         self.gathered = []
-        self.gradients_are_new = self.micro_batch.first
+        self.gradients_are_new = self.micro_batch.is_first
 
     def reduced_by_hook(self, i: int) -> Group:
         """Return the group that a unit's own hook reduces."""
@@ -404,11 +403,11 @@ class FullyShardHooks(DataParallel):
         """All-gather the root's parameters, and return the flat buffer, which stays allocated until the next
         all-gather.
         """
-        self.recorder.hold(BUFFERS, self.root.flat)
+        self.recorder.hold(BUFFERS, self.root.all_gather_output)
         self._cast_shards(self.root, "forward", ROOT)
-        self.recorder.hold(BUFFERS, self.root.gathered)
+        self.recorder.hold(BUFFERS, self.root.unsharded_params)
         self.recorder.mark("forward", f"all-gather of {ROOT}")
-        return self.root.flat
+        return self.root.all_gather_output
 
     def gather_for_forward(self, group: Group, previous: int, name: str) -> int:
         """Gather a unit's parameters for its forward and free the previous group's flat buffer.
@@ -417,18 +416,18 @@ class FullyShardHooks(DataParallel):
         previous buffer until the copy-out is over.
         """
         recorder, early = self.recorder, self.options.frees_early
-        recorder.hold(BUFFERS, group.flat)
+        recorder.hold(BUFFERS, group.all_gather_output)
         self._cast_shards(group, "forward", name)
         if early:
             recorder.mark("forward", f"all-gather of {name}")
             recorder.release(BUFFERS, previous)
-            recorder.hold(BUFFERS, group.gathered)
+            recorder.hold(BUFFERS, group.unsharded_params)
         else:
-            recorder.hold(BUFFERS, group.gathered)
+            recorder.hold(BUFFERS, group.unsharded_params)
             recorder.mark("forward", f"all-gather of {name}")
         self._copy_out(group, "forward", name)
         recorder.release(BUFFERS, NOTHING if early else previous)
-        return group.flat
+        return group.all_gather_output
 
     def gather_for_backward(self, group: Group, prefetched: int, name: str) -> None:
         """Copy a unit's parameters out of the ``prefetched`` flat buffer, or out of one that is gathered now.
@@ -436,17 +435,17 @@ class FullyShardHooks(DataParallel):
         The flat buffer is freed.
         """
         recorder = self.recorder
-        recorder.hold(BUFFERS, group.gathered)
-        recorder.hold(BUFFERS, NOTHING if prefetched else group.flat)
+        recorder.hold(BUFFERS, group.unsharded_params)
+        recorder.hold(BUFFERS, NOTHING if prefetched else group.all_gather_output)
         recorder.mark("backward", f"all-gather of {name}")
         self._copy_out(group, "backward", name)
-        recorder.release(BUFFERS, prefetched or group.flat)
+        recorder.release(BUFFERS, prefetched or group.all_gather_output)
 
     def gather_ahead(self, group: Group, name: str, instant: str) -> int:
         """Start the all-gather of the next unit while this one computes, and return its flat buffer."""
-        self.recorder.hold(BUFFERS, group.flat)
+        self.recorder.hold(BUFFERS, group.all_gather_output)
         self._cast_shards(group, instant, name)
-        return group.flat
+        return group.all_gather_output
 
     def still_gathered(self, after: Group) -> int:
         """Bytes that stay gathered of ``after``, the unit whose backward has run, while the next one is gathered."""
@@ -454,20 +453,20 @@ class FullyShardHooks(DataParallel):
 
     def _cast_shards(self, group: Group, instant: str, name: str) -> None:
         """Record the temporary copy of the shards in the dtype of the flat buffer, if they have another dtype."""
-        if group.cast:
-            self.recorder.hold(BUFFERS, group.cast)
+        if group.all_gather_input:
+            self.recorder.hold(BUFFERS, group.all_gather_input)
             self.recorder.mark(instant, f"all-gather of {name}")
-            self.recorder.release(BUFFERS, group.cast)
+            self.recorder.release(BUFFERS, group.all_gather_input)
 
     def _copy_out(self, group: Group, instant: str, name: str) -> None:
         """Record the temporary that the copy-out needs in addition to flat buffer and parameters, if any.
 
         ``foreach_all_gather_copy_out`` copies a tensor twice that is sharded along another dimension than the first.
         """
-        if group.copied:
-            self.recorder.hold(BUFFERS, group.copied)
+        if group.copy_out_temporaries:
+            self.recorder.hold(BUFFERS, group.copy_out_temporaries)
             self.recorder.mark(instant, f"copy-out of {name}")
-            self.recorder.release(BUFFERS, group.copied)
+            self.recorder.release(BUFFERS, group.copy_out_temporaries)
 
     def held_by_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
         """Return what is alive only because a unit's post-backward hook runs: the gradient of the unit's input."""
@@ -491,40 +490,40 @@ class FullyShardHooks(DataParallel):
             recorder.release_amount("gradients", unsharded)
             unsharded = ()
         recorder.release(BUFFERS, previous)
-        recorder.hold(BUFFERS, group.reduce_input)
+        recorder.hold(BUFFERS, group.reduce_scatter_input)
         recorder.mark("backward", f"reduce-scatter of {name}")
         recorder.release_amount("gradients", unsharded)
         if options.no_sync:
-            recorder.release("gradients", group.accumulated)
+            recorder.release("gradients", group.unsharded_gradients)
         elif self.gradients_are_new and not options.several_backwards:
-            recorder.hold("gradients", group.alone)
-        if options.offloads:
-            return group.reduce_input  # the sharded gradient is copied to the host
-        recorder.hold("temporaries", group.last)
-        recorder.hold("gradients", group.reduce_output)
-        recorder.hold("temporaries", group.divided)
+            recorder.hold("gradients", group.unmanaged_expert_gradients)
+        if options.offloads_gradients:
+            return group.reduce_scatter_input  # the sharded gradient is copied to the host
+        recorder.hold("temporaries", group.last_unsharded_gradient)
+        recorder.hold("gradients", group.reduce_scatter_output)
+        recorder.hold("temporaries", group.divided_gradients)
         recorder.mark("backward", f"reduce-scatter of {name}")
-        recorder.release("temporaries", group.divided)
-        if group.sharded != group.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
-            recorder.hold("gradients", group.sharded)
+        recorder.release("temporaries", group.divided_gradients)
+        if group.sharded_gradients != group.reduce_scatter_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
+            recorder.hold("gradients", group.sharded_gradients)
             recorder.mark("backward", f"gradients of {name} in the shards' dtype")
             if not options.keeps_all_reduce_output:
-                recorder.release("gradients", group.reduce_output)
+                recorder.release("gradients", group.reduce_scatter_output)
         # reduced gradients exist already: of earlier runs of the schedule, or of earlier micro-batches unless no_sync
         # leaves these unreduced
         added = options.several_backwards or (not self.gradients_are_new and not options.no_sync)
-        if added and self._all_reduce_output(group, self.gradients_are_new) != group.sharded:
-            recorder.release("gradients", group.sharded)  # added in place to the earlier micro-batches' shard
-        recorder.release("temporaries", group.last)
-        return group.reduce_input
+        if added and self._all_reduce_output(group, self.gradients_are_new) != group.sharded_gradients:
+            recorder.release("gradients", group.sharded_gradients)  # added in place to the earlier micro-batches' shard
+        recorder.release("temporaries", group.last_unsharded_gradient)
+        return group.reduce_scatter_input
 
     def _accumulate(self, group: Group, unsharded: Amount, name: str) -> None:
         """Keep the gradients of a group unsharded, in the reduce dtype, as under ``no_sync``."""
         if self.options.adds_in_place:
             self.recorder.release_amount("gradients", unsharded)
         if self.gradients_are_new:
-            self.recorder.hold("gradients", group.accumulated)
-            self.recorder.hold("gradients", group.alone)
+            self.recorder.hold("gradients", group.unsharded_gradients)
+            self.recorder.hold("gradients", group.unmanaged_expert_gradients)
             self.recorder.mark("backward", f"gradient accumulation of {name}")
         if not self.options.adds_in_place:
             self.recorder.release_amount("gradients", unsharded)
@@ -537,9 +536,9 @@ class FullyShardHooks(DataParallel):
         """
         if not self.options.keeps_all_reduce_output:
             return NOTHING
-        if group.sharded != group.reduce_output:
-            return group.reduce_output
+        if group.sharded_gradients != group.reduce_scatter_output:
+            return group.reduce_scatter_output
         # under no_sync only the last micro-batch is reduced, so that it never finds reduced gradients of earlier ones;
         # but where the schedule runs several times per step, earlier runs have left some (begin_step)
         finds_reduced = self.options.several_backwards or not (new or self.options.no_sync)
-        return group.sharded if finds_reduced else NOTHING
+        return group.sharded_gradients if finds_reduced else NOTHING

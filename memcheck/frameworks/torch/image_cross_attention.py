@@ -26,11 +26,11 @@ class Reading(Record):
 
     batch: int
     sequence: int
-    rows: int
+    image_tokens_per_sample: int
     """Image tokens of one sample."""
-    recomputed: bool
+    layers_are_checkpointed: bool
     """Checkpointed layers hold the image tokens and their mask, as arguments."""
-    saved: bool
+    layers_save_image_tokens: bool
     """Layers save the image tokens themselves."""
 
 
@@ -71,7 +71,11 @@ def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
     adapter = setting.adapter
     saves = setting.trained or (adapter is not None and bool(adapter.targets) and adapter.module_dtype == dtype)
     return Reading(
-        batch=setting.batch, sequence=setting.sequence, rows=setting.encoder_length, recomputed=recomputed, saved=saves
+        batch=setting.batch,
+        sequence=setting.sequence,
+        image_tokens_per_sample=setting.encoder_length,
+        layers_are_checkpointed=recomputed,
+        layers_save_image_tokens=saves,
     )
 
 
@@ -108,8 +112,8 @@ def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory:
     ``reading``: sizes of the text that reads the pictures, and whether its layers save or recompute what they read.
     """
     dtype = setting.autocast_dtype or setting.param_dtype
-    mask_shape = (reading.batch, reading.sequence, reading.rows)
-    is_aligned = setting.autocast_dtype is None and not reading.rows % MASK_ALIGNMENT
+    mask_shape = (reading.batch, reading.sequence, reading.image_tokens_per_sample)
+    is_aligned = setting.autocast_dtype is None and not reading.image_tokens_per_sample % MASK_ALIGNMENT
 
     def run(ctx: Context, x: Value) -> Value:
         """Run the projector, and allocate the mask of pictures as its function does, step by step."""
@@ -127,13 +131,13 @@ def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory:
 
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input_bytes=0)
-    tokens = (reading.batch * reading.rows, vision.token_width)
+    tokens = (reading.batch * reading.image_tokens_per_sample, vision.token_width)
     output = rounded_bytes(tokens, dtype)
-    if reading.saved or reading.recomputed:
+    if reading.layers_save_image_tokens or reading.layers_are_checkpointed:
         curve = keeping(curve, output, (("image tokens", tokens, dtype, output, "activations", 1),))
     else:  # a variable
         curve = curve._replace(extra_output_bytes=curve.extra_output_bytes + output)
-    if is_aligned or reading.recomputed:  # by the graph of every layer that reads it
+    if is_aligned or reading.layers_are_checkpointed:  # by the graph of every layer that reads it
         size = rounded_bytes(mask_shape, setting.param_dtype)
         entry = ("mask of pictures", mask_shape, setting.param_dtype, size, "activations", 1)
         curve = keeping(curve, size, (entry,))._replace(extra_output_bytes=curve.extra_output_bytes - size)

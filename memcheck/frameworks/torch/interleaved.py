@@ -44,21 +44,21 @@ class ChunkPass(Record):
 
     chunk: int
     """Index of the chunk on its rank."""
-    first: bool
+    is_first: bool
     """The chunk's first micro-batch."""
-    last: bool
+    is_last: bool
     """The chunk's last micro-batch."""
-    muted: bool
+    forward_cannot_peak: bool
     """Whether the forward of this pass cannot be the highest moment of the step."""
-    others: tuple[int, ...]
+    others_in_flight: tuple[int, ...]
     """Other micro-batches in flight during this pass's backward, in each chunk."""
     also_gathered: tuple[int, ...]
     """Other chunks whose parameters are gathered then."""
-    split: bool = False
+    splits_backward: bool = False
     """Whether the backward first makes gradients of inputs alone: the graph stays alive until the backward of the
     weights.
     """
-    waiting: tuple[int, ...] = ()
+    awaiting_weight_backward: tuple[int, ...] = ()
     """Other micro-batches in flight whose backward of the weights is still to come, in each chunk."""
 
 
@@ -101,7 +101,7 @@ def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_ba
     rounds = max(1, micro_batches // ranks)
     actions_of = ORDERS.get(schedule, _interleaved)
     all_passes = list(_all_passes(actions_of(ranks, chunks, rank, micro_batches), chunks, micro_batches))
-    most_in_flight = sum(all_passes[0].others) + 1
+    most_in_flight = sum(all_passes[0].others_in_flight) + 1
     all_in_flight = most_in_flight == micro_batches * chunks
     # of each chunk: the first pass, the middle ones with the most micro-batches in flight, and the last
     first_passes, middle_passes, last_passes = list[ChunkPass](), list[ChunkPass](), list[ChunkPass]()
@@ -112,15 +112,20 @@ def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_ba
         is_last_chunk = chunk == chunks - 1
         first_is_muted = rounds > 1 or not is_last_chunk
         others_are_muted = all_in_flight or (rounds == 1 and not is_last_chunk)
-        first_passes.append(first._replace(also_gathered=also_gathered, muted=first_is_muted))
+        first_passes.append(first._replace(also_gathered=also_gathered, forward_cannot_peak=first_is_muted))
         if schedule in ORDERS:  # a micro-batch whose weight backward is pending holds more in layers, less in the head
-            middle = list({(chunk_pass.others, chunk_pass.waiting): chunk_pass for chunk_pass in middle}.values())
+            middle = list(
+                {
+                    (chunk_pass.others_in_flight, chunk_pass.awaiting_weight_backward): chunk_pass
+                    for chunk_pass in middle
+                }.values()
+            )
         elif middle:
-            middle = [max(middle, key=lambda chunk_pass: sum(chunk_pass.others))]
+            middle = [max(middle, key=lambda chunk_pass: sum(chunk_pass.others_in_flight))]
         for chunk_pass in middle:
-            middle_passes.append(chunk_pass._replace(also_gathered=also_gathered, muted=others_are_muted))
-        if not first.last:
-            last_passes.append(last._replace(also_gathered=also_gathered, muted=others_are_muted))
+            middle_passes.append(chunk_pass._replace(also_gathered=also_gathered, forward_cannot_peak=others_are_muted))
+        if not first.is_last:
+            last_passes.append(last._replace(also_gathered=also_gathered, forward_cannot_peak=others_are_muted))
     passes = (*first_passes, *middle_passes, *last_passes)
     if rounds > 1:
         return passes
@@ -175,13 +180,13 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
         also_gathered = tuple([next_chunk for next_chunk in following if next_chunk != chunk][: GATHERED - 1])
         yield ChunkPass(
             chunk=chunk,
-            first=done[chunk] == 1,
-            last=done[chunk] == micro_batches,
-            muted=False,
-            others=tuple(in_flight_of_others),
+            is_first=done[chunk] == 1,
+            is_last=done[chunk] == micro_batches,
+            forward_cannot_peak=False,
+            others_in_flight=tuple(in_flight_of_others),
             also_gathered=also_gathered,
-            split=kind == "I",
-            waiting=tuple(waiting),
+            splits_backward=kind == "I",
+            awaiting_weight_backward=tuple(waiting),
         )
         in_flight[chunk] -= kind == "B"
         waiting[chunk] += kind == "I"
@@ -290,11 +295,13 @@ class ChunkStep(Step):
         FSDP2's hooks run on every gradient that exists after it. ``other_bytes``: the index of the bytes that other
         micro-batches hold.
         """
-        self.split = chunk_pass.split
-        if self.unreduced and not chunk_pass.split:
+        self.split = chunk_pass.splits_backward
+        if self.unreduced and not chunk_pass.splits_backward:
             self._release_unreduced()
-        micro_batch = MicroBatch(chunk_pass.first, chunk_pass.last, min(sum(chunk_pass.others), self.exchange.sends))
-        self.run_micro_batch(micro_batch, other_bytes, muted=chunk_pass.muted)
+        micro_batch = MicroBatch(
+            chunk_pass.is_first, chunk_pass.is_last, min(sum(chunk_pass.others_in_flight), self.exchange.sends)
+        )
+        self.run_micro_batch(micro_batch, other_bytes, muted=chunk_pass.forward_cannot_peak)
 
     def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
         """Keep the graph, and the gradients from which those of the weights are computed, after a backward of
@@ -312,12 +319,12 @@ class ChunkStep(Step):
             return
         self.recorder.mark("backward", "gradients of the weights")
         for unit in self.units:
-            self._hold_graph_of(self.curve(unit, micro_batch.first), RELEASE)
+            self._hold_graph_of(self.curve(unit, micro_batch.is_first), RELEASE)
         if not self.parallel.hooks_gradients:
             return
-        if self.unreduced and micro_batch.last:
+        if self.unreduced and micro_batch.is_last:
             self._release_unreduced()
-        elif not self.unreduced and not micro_batch.last:
+        elif not self.unreduced and not micro_batch.is_last:
             self._hold_unreduced()
 
     def _hold_graph_of(self, curve: NamedCurve, sign: int) -> None:
@@ -368,7 +375,7 @@ def record_chunks(
         end = start + count
         step_units = StepUnits(runs[start:end], groups[start:end], root if has_root_units else NO_GROUP, chunk_sizes)
         steps.append(
-            ChunkStep(options, step_units, recorder, options.parallel.hooks(recorder, step_units, first_strategy_size))
+            ChunkStep(options, step_units, recorder, options.strategy.hooks(recorder, step_units, first_strategy_size))
         )
         start = end
     for step in steps:
@@ -376,10 +383,10 @@ def record_chunks(
     recorder.mark("init", "states at rest")
     for step in steps:
         step.parallel.begin_step()
-    held_by_others = [list(chunk_sizes.held) for chunk_sizes in sizes]
-    for chunk_pass in schedule.passes:
+    held_by_others = [list(chunk_sizes.held_by_others) for chunk_sizes in sizes]
+    for chunk_pass in schedule.chunk_passes:
         chunk_step = steps[chunk_pass.chunk]
-        if chunk_pass.first and chunk_step.units[-1].kind == "head":
+        if chunk_pass.is_first and chunk_step.units[-1].kind == "head":
             chunk_step.hold_previous_graph(1)
         for gathered_chunk in chunk_pass.also_gathered:
             steps[gathered_chunk].parallel.hold_gathered(1)
@@ -412,14 +419,14 @@ def chunked_step(
         held_by_others = []
         for chunk_pass in passes:
             if chunk_pass.chunk == chunk:
-                in_flight_bytes = _weighted_sum(chunk_pass.others, saved)
-                pending_bytes = _weighted_sum(chunk_pass.waiting, extra_until_weight_backward)
+                in_flight_bytes = _weighted_sum(chunk_pass.others_in_flight, saved)
+                pending_bytes = _weighted_sum(chunk_pass.awaiting_weight_backward, extra_until_weight_backward)
                 held_by_others.append(in_flight_bytes + pending_bytes)
-        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=tuple(held_by_others)))
+        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held_by_others=tuple(held_by_others)))
     wrapped = wrapped_kinds(job)
     roots = tuple([any(run.unit.kind not in wrapped for run in chunk_runs) for chunk_runs in runs])
     counts = tuple(map(len, runs))
-    return schedule._replace(micro_batches=(), passes=passes, chunk_runs=counts, chunk_roots=roots), sizes
+    return schedule._replace(micro_batches=(), chunk_passes=passes, chunk_runs=counts, chunk_roots=roots), sizes
 
 
 def kept_input_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> tuple[Always, ...]:

@@ -50,12 +50,15 @@ def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) 
     # parameters and optimizer states, which are resident
     for run in runs:
         for t in run.unit.tensors:
-            shard_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
+            shard_numel = shard_numel_of(job, t, shards.parameter_ranks, shards.uses_flat_buffers)
             dtype = resident_dtype(job, t)
             size = weight_bytes(t, dtype, shard_numel)
             rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, shard_numel, dtype)]
             if is_updated(job, t) and has_states:
-                shard_numel, dtype = shard_numel_of(job, t, shards.optimizer, shards.flat), states_dtype(job, t)
+                shard_numel, dtype = (
+                    shard_numel_of(job, t, shards.optimizer_ranks, shards.uses_flat_buffers),
+                    states_dtype(job, t),
+                )
                 states = optimizer_state_bytes(t, shard_numel, job.optimizer.name, dtype)
                 rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, shard_numel, dtype))
             for component, prefix, n_bytes, elements, stored_dtype in rows:
@@ -155,10 +158,10 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     state_bytes = DTYPE_BYTES[recipe.optimizer_states]
     rows = (
-        ("parameters", total, cut.parameters, f"{DTYPE_BYTES[recipe.params]} B ({recipe.params})"),
-        ("gradients", trained, cut.gradients, f"{DTYPE_BYTES[recipe.gradients]} B ({recipe.gradients})"),
-        ("master_weights", updated, cut.optimizer, f"{master} B ({recipe.master})"),
-        ("optimizer_states", updated, cut.optimizer, f"{count} x {state_bytes} B ({recipe.optimizer_states})"),
+        ("parameters", total, cut.parameter_ranks, f"{DTYPE_BYTES[recipe.params]} B ({recipe.params})"),
+        ("gradients", trained, cut.gradient_ranks, f"{DTYPE_BYTES[recipe.gradients]} B ({recipe.gradients})"),
+        ("master_weights", updated, cut.optimizer_ranks, f"{master} B ({recipe.master})"),
+        ("optimizer_states", updated, cut.optimizer_ranks, f"{count} x {state_bytes} B ({recipe.optimizer_states})"),
     )
     formulas = []
     for component, elements, ranks, width in rows:
@@ -176,7 +179,7 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
                 text,
                 f"{elements:,} elements{shards} x {width}",
                 bytes=at_peak[component],
-                source=f"{RECIPES}; {SHARDING[cut.flat]}" if ranks > 1 else RECIPES,
+                source=f"{RECIPES}; {SHARDING[cut.uses_flat_buffers]}" if ranks > 1 else RECIPES,
             )
         )
     return formulas

@@ -34,7 +34,7 @@ from memcheck.record import Record
 def sharding_at(job: TrainingJob, instant: str) -> Sharding:
     """Return how tensors are divided at an instant: while the model loads or is saved, they are whole."""
     shards = sharding(job)
-    return shards if instant not in ("load", "save") else Sharding(1, 1, 1, flat=shards.flat)
+    return shards if instant not in ("load", "save") else Sharding(1, 1, 1, uses_flat_buffers=shards.uses_flat_buffers)
 
 
 class Whole(Record):
@@ -205,10 +205,10 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
             first, group = _gathered(job, embedding), _gathered(job, last)
         else:
             first = group = _gathered(job, (*embedding, *last))
-        gathered = group.gathered
+        gathered = group.unsharded_params
         layers += layer_gathers(job, architecture, base)
-        layers = max(layers, first.flat + (first.gathered if has_end_groups else 0))
-        flat = group.flat if has_end_groups else 0
+        layers = max(layers, first.all_gather_output + (first.unsharded_params if has_end_groups else 0))
+        flat = group.all_gather_output if has_end_groups else 0
     # replay: the root's parameters stay, and those of a head's own group come when the layers' peak is over
     root = [tape.new((gathered,), "int8", "gathered parameters of the root")] if gathered and not has_end_groups else []
     before = tape.new((layers,), "int8", "layers")

@@ -22,9 +22,9 @@ from memcheck.record import Record
 class ByHolder(Record):
     """Bytes of tensors that one forward of the model creates once for many layers, by what keeps them alive."""
 
-    layers: int = 0
+    held_by_layers: int = 0
     """Bytes that layers keep until their backward, as saved tensors or as arguments of a checkpoint."""
-    variables: int = 0
+    held_by_variables: int = 0
     """Bytes that only variables of the model's forward keep. They are freed when it returns."""
 
 
@@ -41,9 +41,11 @@ class ModelBuffers:
         self.exchange = self._exchange()
         rotary, masks = self._rotary_tables(), self._masks()
         indices = dsa_indices(job, architecture, part, setting)
-        self.per_micro_batch = rotary.layers + self._received_input() + masks.layers + indices.layers
+        self.per_micro_batch = (
+            rotary.held_by_layers + self._received_input() + masks.held_by_layers + indices.held_by_layers
+        )
         """What each micro-batch in flight allocates for itself, until its backward."""
-        self.masks = rotary.variables + masks.variables + indices.variables
+        self.masks = rotary.held_by_variables + masks.held_by_variables + indices.held_by_variables
         """Attention masks and other tensors that only variables of the model's forward keep alive."""
         if architecture.encoder is not None:
             from memcheck.frameworks.torch.encoder import encoder_tables
@@ -101,7 +103,7 @@ class ModelBuffers:
 
     def _rotary_caches(self) -> int:
         """Return the bytes of rotary tables that the rank's layers register as buffers."""
-        states, layers = layers_of(self.setting.style), self.part.last - self.part.first
+        states, layers = layers_of(self.setting.style), self.part.end_layer - self.part.first_layer
         adapted = self.job.lora is not None
         return states.rotary_caches(self.architecture, self.job.sequence_length, layers, adapted=adapted)
 
@@ -124,20 +126,20 @@ class ModelBuffers:
         """Return cos and sin that one forward computes. Layers keep them, unless FSDP2 hands each layer a cast copy."""
         tables = layers_of(self.setting.style).rotary_tables(self.architecture, self.setting)
         if casts_rotary_tables(self.architecture, self.setting):
-            return ByHolder(variables=tables)
-        return ByHolder(layers=tables)
+            return ByHolder(held_by_variables=tables)
+        return ByHolder(held_by_layers=tables)
 
     def _masks(self) -> ByHolder:
         """Return the attention masks and position biases that one forward creates."""
         masks = masks_of(self.architecture, self.setting)
-        in_layers, in_variables = masks.graph, masks.variables
+        in_layers, in_variables = masks.held_by_graph, masks.held_by_variables
         if self.job.checkpointing.mode != "none":  # a checkpoint keeps the layer's arguments
             in_layers, in_variables = in_layers + in_variables, 0
             if self.setting.trained:
-                in_layers += masks.gathered
+                in_layers += masks.bias_gradient
         if self.job.layout.pipeline > 1:  # a stage calls its layers directly: no model's forward creates masks
-            return ByHolder(layers=in_layers)
-        return ByHolder(layers=in_layers, variables=in_variables + masks.unused)
+            return ByHolder(held_by_layers=in_layers)
+        return ByHolder(held_by_layers=in_layers, held_by_variables=in_variables + masks.unused_variables)
 
     def _received_input(self) -> int:
         """Return the bytes of a micro-batch's input on a pipeline stage, if it is received into a new tensor; else 0.
@@ -174,7 +176,7 @@ def layer_tables(job: TrainingJob, architecture: Architecture, part: Part) -> in
     total = first = 0
     for block, count in architecture.blocks:
         end = first + count
-        layers_here = max(0, min(end, part.last) - max(first, part.first))
+        layers_here = max(0, min(end, part.end_layer) - max(first, part.first_layer))
         total += layers_here * _layer_table(job, architecture.vocab_size, block)
         first = end
     return total
@@ -204,7 +206,7 @@ def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, settin
     """
     if not any(isinstance(b.mixer, LatentAttention) and b.mixer.extension is not None for b, _ in architecture.blocks):
         return ByHolder()
-    layers = architecture.layers()[part.first : part.last]
+    layers = architecture.layers()[part.first_layer : part.end_layer]
     mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
     extensions = [mixer.extension for mixer in mixers if mixer.extension is not None and mixer.extension.passes]
     indexers = [extension for extension in extensions if extension.heads]  # of layers that select keys themselves
@@ -215,7 +217,7 @@ def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, settin
     last_layer_selects = extensions[-1] is indexers[-1]
     if job.checkpointing.mode == "none":
         # the variable refers to the last indices; while the last layer selects, also to those before
-        return ByHolder(variables=sum(sizes[-2:]) if last_layer_selects else sizes[-1])
+        return ByHolder(held_by_variables=sum(sizes[-2:]) if last_layer_selects else sizes[-1])
     if last_layer_selects:  # no later layer has its indices as an argument
-        return ByHolder(layers=sum(sizes[:-1]), variables=sizes[-1])
-    return ByHolder(layers=sum(sizes))
+        return ByHolder(held_by_layers=sum(sizes[:-1]), held_by_variables=sizes[-1])
+    return ByHolder(held_by_layers=sum(sizes))

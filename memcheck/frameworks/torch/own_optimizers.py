@@ -36,14 +36,14 @@ def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mes
     bf16_bytes = ITEM_BYTES["bf16"]
     gram_bytes, whole_bytes = bf16_bytes * min(tensor.shape) ** 2, bf16_bytes * tensor.numel
     update, x, gram = rounded(element_bytes * numel), rounded(bf16_bytes * numel), rounded(gram_bytes)
-    if mesh.ways == 1 or numel == tensor.numel:
+    if mesh.shards == 1 or numel == tensor.numel:
         return update + 2 * x + 2 * gram  # two copies of X, two Gram matrices
     # a tall matrix is transposed: its product sums over the sharded dimension, and what is reduced is a Gram matrix;
     # the partial one, its sum, that of the step before and the polynomial
     summed = update + x + 4 * gram
     if tensor.shape[0] > tensor.shape[1]:
         return max(summed, update + 2 * x + 3 * gram)  # or the next X with the last X still live, after the polynomial
-    gram_shard, whole_x = rounded(gram // mesh.ways), rounded(whole_bytes)
+    gram_shard, whole_x = rounded(gram // mesh.shards), rounded(whole_bytes)
     two_exchanges_us = 2 * exchange_us(mesh, whole_bytes)
     if gather_us(mesh, whole_bytes) <= two_exchanges_us:
         # X.T is gathered along its second dimension, through a buffer; Gram matrix and polynomial are divided
@@ -58,16 +58,16 @@ def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mes
 
 def gather_us(mesh: Mesh, n_bytes: float) -> float:
     """Return DTensor's estimate, in microseconds, of an all-gather over ``mesh`` whose result has ``n_bytes``."""
-    in_node = mesh.ways <= mesh.per_node
-    hops = mesh.ways - 1
+    in_node = mesh.shards <= mesh.ranks_per_node
+    hops = mesh.shards - 1
     hop_us, gib_per_s = (HOP_US, NEAR_GBS) if in_node else (FAR_HOP_US, FAR_GBS)
-    transfer_us = n_bytes / 2**30 * hops / mesh.ways / gib_per_s * 1e6
+    transfer_us = n_bytes / 2**30 * hops / mesh.shards / gib_per_s * 1e6
     return LATENCY_US + hops * hop_us + transfer_us
 
 
 def exchange_us(mesh: Mesh, n_bytes: float) -> float:
     """DTensor's estimate, in microseconds, for an exchange of a matrix of that many bytes."""
-    return gather_us(mesh, n_bytes / mesh.ways) + EXCHANGE_US
+    return gather_us(mesh, n_bytes / mesh.shards) + EXCHANGE_US
 
 
 def adafactor_step(tensors: list[tuple[int, bool]]) -> int:

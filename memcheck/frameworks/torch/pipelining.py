@@ -41,7 +41,7 @@ def stage_parts(num_layers: int, stages: int, end_layers: tuple[int, int] = (0, 
     stages_found, start = [], 0
     for stage in range(stages):
         end = start + layers_per_stage + (1 if stage < extra else 0) - layers_taken_off[stage]
-        stages_found.append(Part(first=start, last=end, embedding=stage == 0, head=stage == stages - 1))
+        stages_found.append(Part(first_layer=start, end_layer=end, embedding=stage == 0, head=stage == stages - 1))
         start = end
     return tuple(stages_found)
 

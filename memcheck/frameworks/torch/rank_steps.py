@@ -57,8 +57,15 @@ MICRO_BATCHES = 3
 """Number of micro-batches to walk: without a pipeline, those after the second and before the last repeat the second."""
 DIVIDED = 2
 """A size of the sharding group, used as a cache key for all sizes."""
-REDUCED = ("reduce_input", "reduce_output", "sharded", "accumulated", "last", "divided")
-"""Fields of a group that are sizes of its gradients' reduction."""
+GRADIENT_FIELDS = (
+    "reduce_scatter_input",
+    "reduce_scatter_output",
+    "sharded_gradients",
+    "unsharded_gradients",
+    "last_unsharded_gradient",
+    "divided_gradients",
+)
+"""Fields of a group that are sizes of its gradients, and of buffers of their reduction."""
 AFTER_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
 """Any optimizer that steps once the backward is over."""
 
@@ -122,7 +129,7 @@ class RankUnits(Record):
 
     runs: list[Run]
     resident: ResidentTensors
-    reduced: tuple[str, ...]
+    reduced_by_loss: tuple[str, ...]
     """For each run the name of the tensor whose gradient the loss reduces, or an empty string."""
     parameters: int
     """Number of parameters on the rank, before FSDP divides them."""
@@ -153,7 +160,7 @@ class TorchStates(RankStates):
 
     def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
         """Return the FSDP groups of a rank. ``rooted``: embedding, final norm and head share the root's group."""
-        key = (units.resident, units.reduced, rooted)
+        key = (units.resident, units.reduced_by_loss, rooted)
         group_sizes_of_rank = self._groups.get(key)
         if group_sizes_of_rank is None:
             group_sizes_of_rank = self._groups[key] = _rank_groups(self.job, units, rooted=rooted)
@@ -212,8 +219,8 @@ class Steps:
 
             layers_of_rank = chunk_parts(architecture.num_layers, job.layout, rank)
             part = Part(
-                first=part.first,
-                last=part.first + sum(chunk.last - chunk.first for chunk in layers_of_rank),
+                first_layer=part.first_layer,
+                end_layer=part.first_layer + sum(chunk.end_layer - chunk.first_layer for chunk in layers_of_rank),
                 embedding=any(chunk.embedding for chunk in layers_of_rank),
                 head=any(chunk.head for chunk in layers_of_rank),
             )
@@ -295,20 +302,20 @@ def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
         shared.append(run if unit is run.unit else run._replace(unit=unit))
         parameters += run.times * sum(t.numel for t in tensors)
         offloaded += run.times * unit.offloaded_bytes
-    return RankUnits(shared, resident, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
+    return RankUnits(shared, resident, tuple([run.unit.reduced_by_loss for run in runs]), parameters, offloaded)
 
 
 @lru_cache(maxsize=2048)
 def _run_sizes(units: Units, parts: tuple[Part, ...]) -> RunSizes:
-    return run_sizes(_rank_units(units, parts).runs, parts[0].first if len(parts) == 1 else 0)
+    return run_sizes(_rank_units(units, parts).runs, parts[0].first_layer if len(parts) == 1 else 0)
 
 
 def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     """Return the sizes in bytes of the FSDP groups of a rank: one group per wrapped unit, and the root's.
 
     ``rooted``: the rank has a root group. It is the sum of the units that are not wrapped, and of the parts of wrapped
-    units that belong to it (``left_to_root``). A tensor whose gradient the loss reduces (``reduced``) is a group of its
-    own within its unit.
+    units that belong to it (``left_to_root``). A tensor whose gradient the loss reduces (``reduced_by_loss``) is a
+    group of its own within its unit.
     """
     groups_by_tensors: dict[int, UnitGroups] = {}
     unit_groups: list[UnitGroups] = []
@@ -329,7 +336,7 @@ def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSi
         root_trains = root_trains or (rooted and is_in_root and any(t.trained for t in tensors))
     # equal layers share one tuple of tensors, and so their groups' sizes
     for run, reduced, is_in_root, (tensors, _) in zip(
-        units.runs, units.reduced, in_root, units.resident.runs, strict=True
+        units.runs, units.reduced_by_loss, in_root, units.resident.runs, strict=True
     ):
         kind = run.unit.kind
         if id(tensors) not in groups_by_tensors or reduced:
@@ -356,9 +363,13 @@ def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSi
         if rooted and is_in_root:
             share = left_to_root.get(id(tensors), unit_groups[-1].whole)
             if reduced and any(t.name == reduced for t in tensors):  # its own table, which the loss alone reduces
-                share = share._replace(**{name: getattr(unit_groups[-1].late, name) for name in REDUCED})
+                share = share._replace(
+                    **{name: getattr(unit_groups[-1].reduced_by_hook, name) for name in GRADIENT_FIELDS}
+                )
             summed = Group(*(total + run.times * size for total, size in zip(root, share, strict=True)))
-            root = summed._replace(last=share.last or root.last)
+            root = summed._replace(
+                last_unsharded_gradient=share.last_unsharded_gradient or root.last_unsharded_gradient
+            )
     return group_sizes(unit_groups, root)
 
 
@@ -399,7 +410,7 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, joins_traine
         reduces_accumulated=accumulates_unsharded(job),
         divides_gradients=job.framework.fsdp2.divides_gradients,
     )
-    return sizes._replace(last=0) if job.fsdp == 1 or ranks == 1 else sizes
+    return sizes._replace(last_unsharded_gradient=0) if job.fsdp == 1 or ranks == 1 else sizes
 
 
 def split_groups(
@@ -408,10 +419,11 @@ def split_groups(
     """Split a unit into the group of its wrapped modules and the share of the root's group.
 
     ``own_names``: how names of tensors in wrapped modules begin. Returns the unit's groups and the root's share. The
-    size of the root's gradients is in ``early.gathered``, because the unit's backward allocates them.
+    gradients of that share are a size of the unit's groups, too, because the unit's backward allocates them.
     """
     wrapped_tensors = tuple([t for t in tensors if t.name.startswith(own_names)])
     root_tensors = tuple([t for t in tensors if t not in wrapped_tensors])
     root_gradients = group_of(job, tuple([t for t in root_tensors if t.trained]))
-    unit_groups = UnitGroups(group_of(job, wrapped_tensors), NO_GROUP._replace(gathered=root_gradients.gathered))
+    share_of_root = NO_GROUP._replace(unsharded_gradients=root_gradients.unsharded_params)  # in the compute dtype
+    unit_groups = UnitGroups(group_of(job, wrapped_tensors), share_of_root=share_of_root)
     return unit_groups, group_of(job, root_tensors, joins_trained=root_trained)

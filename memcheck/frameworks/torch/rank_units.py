@@ -47,13 +47,13 @@ from memcheck.record import Record
 class Accumulation(Record):
     """How gradients of micro-batches are accumulated: all of a unit that depends on FSDP and PyTorch's version."""
 
-    adds: bool
+    adds_to_existing: bool
     """Some micro-batch adds to existing gradients."""
-    dtype: str | None
+    gradient_dtype: str | None
     """Dtype to which autograd, or an engine's hook, casts gradients that wait for a reduction; None: no cast."""
-    outside: str | None
+    outside_gradient_dtype: str | None
     """Dtype to which autograd casts gradients of weights that are used outside of their group's forward."""
-    saves_inputs: bool = False
+    saves_linear_inputs: bool = False
     """Linear layers save their inputs, also frozen ones."""
 
 
@@ -65,7 +65,10 @@ def accumulation(job: TrainingJob) -> Accumulation:
         dtype = "fp32"
     saves_inputs = engine is not None and engine.saves_inputs(job)
     return Accumulation(
-        adds=adds_gradients(job), dtype=dtype, outside=outside_gradient_dtype(job), saves_inputs=saves_inputs
+        adds_to_existing=adds_gradients(job),
+        gradient_dtype=dtype,
+        outside_gradient_dtype=outside_gradient_dtype(job),
+        saves_linear_inputs=saves_inputs,
     )
 
 
@@ -86,7 +89,9 @@ class Units:
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         """Derive what all units share: the base setting, frozen layers, and whether the embedding is trained."""
         self.job, self.architecture = job, checked_architecture(job, architecture)
-        self.base = base_setting(job, architecture, added.dtype)._replace(saves_linear_inputs=added.saves_inputs)
+        self.base = base_setting(job, architecture, added.gradient_dtype)._replace(
+            saves_linear_inputs=added.saves_linear_inputs
+        )
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
@@ -117,11 +122,11 @@ class Units:
             from memcheck.frameworks.torch.encoder import encoder_units
 
             encoder_part = encoder_units(
-                job, self.architecture, encoder, base, table_trained=self._table_trained, adds=self._added.adds,
-                inventory=self._inventory,
+                job, self.architecture, encoder, base, table_trained=self._table_trained,
+                adds=self._added.adds_to_existing, inventory=self._inventory,
             )  # fmt: skip
             runs += encoder_part.runs
-            self.base = base = base._replace(encoder_output_grad=encoder_part.grad)
+            self.base = base = base._replace(encoder_output_grad=encoder_part.output_needs_gradient)
         # the embedding, and towers; text that reads pictures by cross-attention is embedded after they have run
         vision = self.architecture.vision
         crossed = vision is not None and bool(vision.text_layers_that_read_images)
@@ -138,15 +143,15 @@ class Units:
                 vision,
                 base,
                 rows_grad=input_grad,
-                adds=self._added.adds,
+                adds=self._added.adds_to_existing,
                 inventory=self._inventory,
             )
             runs += side.runs
             if crossed:
-                self.base = base = base._replace(encoder_output_grad=side.input_grad)
+                self.base = base = base._replace(encoder_output_grad=side.layers_need_input_gradient)
                 runs.append(Run(self._embedding(part), 1))
             else:
-                input_grad = side.input_grad
+                input_grad = side.layers_need_input_gradient
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
@@ -162,7 +167,7 @@ class Units:
             layers_left = times
             while layers_left:
                 trained = self._trains(block) and index not in frozen
-                external = index == part.first > 0
+                external = index == part.first_layer > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
                 has_last_reader = index + layers_left == end_of_readers
                 gathers = has_last_reader and layers_left == 1
@@ -184,7 +189,7 @@ class Units:
     def _end_of_readers(self, part: Part) -> int:
         """Return the number after the last layer that reads a shared tensor, such as the encoder's output; -1: none."""
         if self._shares:
-            return part.last
+            return part.end_layer
         vision = self.architecture.vision
         return (
             1 + max(vision.text_layers_that_read_images)
@@ -206,7 +211,7 @@ class Units:
         """Return whether the input of the first layer of ``part`` needs a gradient."""
         if self._table_trained or (self._beside and has_tensors_beside(self.architecture)):
             return True
-        if part.first > 0 and not _nothing_trained_below(self.job, part.first, self._frozen, self.base):
+        if part.first_layer > 0 and not _nothing_trained_below(self.job, part.first_layer, self._frozen, self.base):
             return True
         if self.job.lora is not None and self.architecture.extra_tensors:
             from memcheck.frameworks.torch.adapters import adapts_stream
@@ -243,7 +248,9 @@ class Units:
         unit = self._ends.get((tied,))
         if unit is None:
             added, trained = self._added, self._table_trained or self._beside
-            unit = embedding_unit(self.job, self.architecture, self.base, trained, tied, added.adds, self._inventory)
+            unit = embedding_unit(
+                self.job, self.architecture, self.base, trained, tied, added.adds_to_existing, self._inventory
+            )
             self._ends[tied,] = unit
         return unit
 
@@ -265,7 +272,7 @@ class Units:
                 starts_shared_gradients=gathers,
                 residual_dtype=stream,
             )
-            unit = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
+            unit = block_unit(self.job, block, setting, mode, self._added.adds_to_existing, self._inventory)
             if self._shares or isinstance(block, PictureBlock):
                 from memcheck.frameworks.torch.encoder import sharing
 
@@ -350,7 +357,7 @@ def _layer_groups(
     layers: list[Block] = []
     for block, count in blocks:
         layers += [block] * count
-    for index in range(part.first, part.last):
+    for index in range(part.first_layer, part.end_layer):
         key = (id(layers[index]), index in frozen, index % recompute_interval == 0)
         if key == previous_key:
             block, first, times = groups[-1]

@@ -43,12 +43,12 @@ class RunPattern(Record):
     """A run of equal units without its sizes: the pattern says only which sizes are not zero."""
 
     kind: str
-    reduced: str
-    adapted: bool
+    reduced_by_loss: str
+    frozen_and_recomputed: bool
     """The unit has adapters."""
     times: int
     """Number of the run's units."""
-    layer: int
+    first_layer: int
     """Number of the run's first layer, counted from the rank's first layer."""
     first_pattern: int
     """Number of the pattern of the curve in the first micro-batch."""
@@ -63,9 +63,9 @@ class RunSizes(Record):
 
     patterns: tuple[RunPattern, ...]
     sizes: tuple[int, ...]
-    layer: int
+    first_layer: int
     """Number of the rank's first layer in the model."""
-    highs: tuple[Peak, ...]
+    peaks: tuple[Peak, ...]
     """The peaks of the units, by their numbers in the program."""
 
 
@@ -84,17 +84,24 @@ def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
         curves = [sizes_of(unit.first_curve)] + (
             [] if unit.later_curve is unit.first_curve else [sizes_of(unit.later_curve)]
         )
-        number = run.layer - layer if unit.kind in NUMBERED else 0
+        number = run.first_layer - layer if unit.kind in NUMBERED else 0
         later_pattern = curves[1].pattern if len(curves) > 1 else -1
         patterns.append(
             RunPattern(
-                unit.kind, unit.reduced, unit.adapted, run.times, number, curves[0].pattern, later_pattern, same_as
+                unit.kind,
+                unit.reduced_by_loss,
+                unit.frozen_and_recomputed,
+                run.times,
+                number,
+                curves[0].pattern,
+                later_pattern,
+                same_as,
             )
         )
         if same_as == index:
             for curve in curves:
                 sizes += curve.numbers
-                highs += curve.highs
+                highs += curve.peaks
     return RunSizes(tuple(patterns), tuple(sizes), layer, tuple(highs))
 
 
@@ -102,9 +109,10 @@ class GroupPattern(Record):
     """A unit's FSDP groups without their sizes: only which sizes are not zero."""
 
     present: Presence
-    """Which fields of each group are not zero; ``sharded`` counts as zero where it is the buffer ``reduce_output``."""
+    """Which fields of each group are not zero. ``sharded_gradients`` counts as zero where it is the buffer
+    ``reduce_scatter_output``."""
     one_buffer: Presence
-    """For each group, whether ``sharded`` and ``reduce_output`` are one buffer."""
+    """For each group, whether ``sharded_gradients`` and ``reduce_scatter_output`` are one buffer."""
 
 
 class GroupSizes(Record):
@@ -125,13 +133,13 @@ FIELDS = len(Group._fields)
 DEFAULT_STREAM, GATHERS, REDUCES = 0, 1, 2
 """CUDA streams: the default one, and FSDP2's for all-gathers and reduce-scatters. Blocks are not shared among them."""
 STREAMS = Group(
-    flat=GATHERS,
-    gathered=DEFAULT_STREAM,
-    reduce_input=DEFAULT_STREAM,
-    reduce_output=REDUCES,
-    sharded=REDUCES,
-    accumulated=DEFAULT_STREAM,
-    cast=GATHERS,
+    all_gather_output=GATHERS,
+    unsharded_params=DEFAULT_STREAM,
+    reduce_scatter_input=DEFAULT_STREAM,
+    reduce_scatter_output=REDUCES,
+    sharded_gradients=REDUCES,
+    unsharded_gradients=DEFAULT_STREAM,
+    all_gather_input=GATHERS,
 )
 """Which stream allocates what (_fsdp_collectives.py): ``foreach_all_gather`` the flat output on the copy-in stream,
 ``foreach_reduce`` its output, which the sharded gradients are views of, on the reduce-scatter stream."""
@@ -153,7 +161,11 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
             patterns.append(same_as)
             continue
         pattern, numbers = _group_numbers(unit_groups)
-        largest = max(largest, *(group.flat for group in unit_groups), *(group.reduce_input for group in unit_groups))
+        largest = max(
+            largest,
+            *(group.all_gather_output for group in unit_groups),
+            *(group.reduce_scatter_input for group in unit_groups),
+        )
         patterns.append(pattern)
         sizes += numbers
         streams_of_fields = zip(STREAMS * len(pattern.one_buffer), pattern.present, strict=True)
@@ -167,9 +179,9 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupPattern, list[int]]:
     A size for the sharded gradient is left out where the reduce-scatter's output is that gradient.
     """
     sizes: list[int] = []
-    one_buffer = [group.sharded == group.reduce_output for group in groups]
+    one_buffer = [group.sharded_gradients == group.reduce_scatter_output for group in groups]
     for group, is_one_buffer in zip(groups, one_buffer, strict=True):
-        sizes += group._replace(sharded=0) if is_one_buffer else group
+        sizes += group._replace(sharded_gradients=0) if is_one_buffer else group
     pattern = GroupPattern(tuple([n_bytes != 0 for n_bytes in sizes]), tuple(one_buffer))
     return pattern, [n_bytes for n_bytes in sizes if n_bytes]
 
@@ -193,8 +205,16 @@ def outside_sizes(step_sizes: Sequence[StepSizes], strategy_sizes: tuple[int, ..
     for chunk in step_sizes:
         exchange = chunk.exchange
         edges = (exchange.input_gradient, exchange.unsent_output, exchange.output_gradient)
-        waiting = (chunk.rows, chunk.rows_gradient, chunk.features)
-        values = (chunk.per_micro_batch, *edges, chunk.table, chunk.table_slice, chunk.masks, *waiting, *chunk.held)
+        waiting = (chunk.embedded_rows, chunk.embedded_rows_gradient, chunk.feature_hidden_states)
+        values = (
+            chunk.per_micro_batch,
+            *edges,
+            chunk.table_gradient,
+            chunk.table_gradient_slice,
+            chunk.masks,
+            *waiting,
+            *chunk.held_by_others,
+        )
         present.append(tuple([bool(n) for n in values]))
         sizes += [n for n in values if n]
     return OutsideSizes(tuple(present), (*sizes, *strategy_sizes))
@@ -253,7 +273,7 @@ class StepPeaks:
     @property
     def largest_block(self) -> int:
         """Bytes of the largest block that a unit or FSDP2 makes."""
-        largest_of_units = max([high.largest for high in self._runs.highs], default=0)
+        largest_of_units = max([high.largest for high in self._runs.peaks], default=0)
         return largest_of_units if self._grouped is None else max(largest_of_units, self._grouped[1].largest)
 
     def stream_tops(self) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -279,17 +299,17 @@ class StepPeaks:
         ``index``: number of the instant. Layers get their numbers in the model, not on the rank.
         """
         text = self._evaluated.mark(index).operation
-        if self._runs.layer:
+        if self._runs.first_layer:
             import re
 
-            text = re.sub(LAYER, lambda match: f"layer {int(match[1]) + self._runs.layer}", text)
+            text = re.sub(LAYER, lambda match: f"layer {int(match[1]) + self._runs.first_layer}", text)
         high = self.high(index)
         return self._evaluated.moment(index, text if high is None else f"{high.label} in {text}")
 
     def high(self, index: int) -> Peak | None:
         """Return the peak of the unit that runs at an instant's highest moment; None if no unit runs then."""
-        number = self._evaluated.mark(index).top.high
-        return None if number < 0 else self._runs.highs[number]
+        number = self._evaluated.mark(index).unit_peak.peak_number
+        return None if number < 0 else self._runs.peaks[number]
 
 
 @lru_cache(maxsize=4096)
@@ -309,7 +329,7 @@ def recorded(
     size_index, high = 1, 0
     runs: list[NamedRun] = []
     for pattern in patterns:
-        name = NAMES.get(pattern.kind) or f"{NUMBERED[pattern.kind]} {pattern.layer}"
+        name = NAMES.get(pattern.kind) or f"{NUMBERED[pattern.kind]} {pattern.first_layer}"
         if pattern.same_as < len(runs):
             unit = runs[pattern.same_as].unit._replace(name=name)
         else:
@@ -317,14 +337,16 @@ def recorded(
             later_curve = first_curve
             if pattern.later_pattern >= 0:
                 later_curve, size_index, high = named_curve(pattern.later_pattern, size_index, high)
-            unit = NamedUnit(pattern.kind, name, first_curve, later_curve, pattern.reduced, pattern.adapted)
-        runs.append(NamedRun(unit, pattern.times, pattern.layer))
+            unit = NamedUnit(
+                pattern.kind, name, first_curve, later_curve, pattern.reduced_by_loss, pattern.frozen_and_recomputed
+            )
+        runs.append(NamedRun(unit, pattern.times, pattern.first_layer))
     # number the sizes outside units, then those of the FSDP groups
     step_sizes: list[StepSizes] = []
     for present in outside:
         step_sizes.append(_named_sizes(present, size_index))
         size_index += sum(present)
-    own_sizes, size_index = size_index, size_index + options.parallel.sizes
+    own_sizes, size_index = size_index, size_index + options.strategy.sizes
     units = size_index - 1
     named_groups: list[UnitGroups] = []
     for group_pattern in groups:
@@ -338,18 +360,18 @@ def recorded(
         unit_groups, root = named_groups[:-1], named_groups[-1].whole
     # record the step: interleaved pipeline stages, pairs of micro-batches, or one stage
     recorder = Recorder()
-    if options.schedule.passes:
+    if options.schedule.chunk_passes:
         from memcheck.frameworks.torch.interleaved import record_chunks
 
         record_chunks(options, runs, unit_groups, root, step_sizes, recorder, own_sizes)
         return recorder.program(units)
     step_type = Step
-    if options.schedule.paired:
+    if options.schedule.two_passes_per_backward:
         step_type = PairedStep
     elif options.lifetimes.ddp_sink_has_tower:
         runs = kept_by_ddp_sink(runs)
     step_units = StepUnits(runs, unit_groups, root, step_sizes[0])
-    step_type(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)).run()
+    step_type(options, step_units, recorder, options.strategy.hooks(recorder, step_units, own_sizes)).run()
     return recorder.program(units)
 
 
@@ -359,7 +381,7 @@ def _named_groups(pattern: GroupPattern, first: int) -> UnitGroups:
     groups = []
     for index, one_buffer in enumerate(pattern.one_buffer):
         group = Group(*row[FIELDS * index : FIELDS * (index + 1)])
-        groups.append(group._replace(sharded=group.reduce_output) if one_buffer else group)
+        groups.append(group._replace(sharded_gradients=group.reduce_scatter_output) if one_buffer else group)
     return UnitGroups(*groups)
 
 

@@ -61,7 +61,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
         return _engine(job).kept_whole(companion_job, companion_tensors(companion_job))
     runs = companion.place == "device" or job.framework.own_objectives
     root_stays_gathered = runs and is_wrapped(job, companion) and by_layer(job)
-    return _root(job, companion).gathered if root_stays_gathered else 0
+    return _root(job, companion).unsharded_params if root_stays_gathered else 0
 
 
 def companion_caches(job: TrainingJob) -> int:
@@ -119,7 +119,7 @@ def gathered_whole(job: TrainingJob, companion: Companion) -> int:
     TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``).
     """
     group = _gathered_group(job, companion, companion_tensors(alone(job, companion)))
-    return group.gathered + group.flat
+    return group.unsharded_params + group.all_gather_output
 
 
 def gathered_by_engine(job: TrainingJob, companion: Companion) -> int:

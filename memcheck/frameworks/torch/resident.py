@@ -45,8 +45,8 @@ ADAM_LIKE = frozenset({"adamw", "adam"})
 class Mesh(Record):
     """The ranks that share a parameter under FSDP2."""
 
-    ways: int = 1
-    per_node: int = 8
+    shards: int = 1
+    ranks_per_node: int = 8
 
 
 ALONE = Mesh()
@@ -124,11 +124,11 @@ MATRICES = 3
 class Sharding(Record):
     """The number of ranks over which each kind of state is divided."""
 
-    parameters: int
-    gradients: int
-    optimizer: int
+    parameter_ranks: int
+    gradient_ranks: int
+    optimizer_ranks: int
     """Master weights and optimizer states."""
-    flat: bool
+    uses_flat_buffers: bool
     """Flat buffers (ZeRO, distributed optimizer) instead of dim-0 shards per tensor."""
 
 
@@ -149,10 +149,10 @@ def sharding(job: TrainingJob) -> Sharding:
     optimizer = ranks if stage >= 1 else 1
     if job.framework.own_engine:
         gradients, parameters = (ranks if stage >= 2 else 1), (ranks if stage >= 3 else 1)
-        return Sharding(parameters, gradients, optimizer, flat=True)
+        return Sharding(parameters, gradients, optimizer, uses_flat_buffers=True)
     if stage >= 2:
-        return Sharding(ranks, ranks, ranks, flat=uses_flat_parameters(job))
-    return Sharding(1, 1, optimizer, flat=False)
+        return Sharding(ranks, ranks, ranks, uses_flat_buffers=uses_flat_parameters(job))
+    return Sharding(1, 1, optimizer, uses_flat_buffers=False)
 
 
 def shard_placement(job: TrainingJob, tensor: LocalTensor, dense_shards: int) -> tuple[LocalTensor, int]:
@@ -168,16 +168,16 @@ def shard_placement(job: TrainingJob, tensor: LocalTensor, dense_shards: int) ->
         return tensor, dense_shards
     shards, framework = expert_ways(job, dense_shards), job.framework
     cuts_matrices = framework.fsdp2.cuts_expert_matrices
-    if not cuts_matrices or len(tensor.shape) != MATRICES or tensor.divided:
+    if not cuts_matrices or len(tensor.shape) != MATRICES or tensor.sharded_dim:
         return tensor, shards
     # cut without expert parallelism, too, since some release
     cuts_all = "expert matrices" in framework.since and not framework.predates(job.framework_version, "expert matrices")
     if job.layout.expert == 1 and not cuts_all:
         return tensor, shards
     if cuts_matrices == "always":
-        return tensor._replace(divided=2), shards
+        return tensor._replace(sharded_dim=2), shards
     has_too_few_experts = shards > tensor.shape[0]
-    return tensor._replace(divided=1) if has_too_few_experts else tensor, shards
+    return tensor._replace(sharded_dim=1) if has_too_few_experts else tensor, shards
 
 
 def shard_numel_of(job: TrainingJob, tensor: LocalTensor, shards: int, flat: bool) -> int:
@@ -213,7 +213,7 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
     masters_all = job.framework.masters_adapters
     parameters = adapters = gradients = master = states = 0
     for t in unit_tensors:
-        parameter_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
+        parameter_numel = shard_numel_of(job, t, shards.parameter_ranks, shards.uses_flat_buffers)
         size = weight_bytes(t, resident_dtype(job, t), parameter_numel)
         if ".lora_" in t.name:
             adapters += size
@@ -224,10 +224,10 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
         own_dtype = None if masters_all else t.dtype
         # elements that this rank has: ZeRO-1 divides the optimizer's states alone, ZeRO-2 also gradients
         gradient_numel = optimizer_numel = parameter_numel
-        if shards.gradients != shards.parameters:
-            gradient_numel = optimizer_numel = shard_numel_of(job, t, shards.gradients, shards.flat)
-        if shards.optimizer != shards.gradients:
-            optimizer_numel = shard_numel_of(job, t, shards.optimizer, shards.flat)
+        if shards.gradient_ranks != shards.parameter_ranks:
+            gradient_numel = optimizer_numel = shard_numel_of(job, t, shards.gradient_ranks, shards.uses_flat_buffers)
+        if shards.optimizer_ranks != shards.gradient_ranks:
+            optimizer_numel = shard_numel_of(job, t, shards.optimizer_ranks, shards.uses_flat_buffers)
         if flat:
             optimizer_numel = updated_numel(job, t, unit_tensors)
         gradients += rounded(gradient_numel * DTYPE_BYTES[own_dtype or recipe.gradients])
@@ -333,10 +333,10 @@ def _unfilled_segments(job: TrainingJob, units_and_counts: list[tuple[tuple[Loca
         states = [state_bytes(job, tensors)] if is_flat else [state_bytes(job, [t]) for t in tensors]
         parameters = [state.parameters + state.adapters for state in states]
         gradients = [state.gradients for state in states]
-        if shards.gradients > 1:  # FSDP's sharded gradients of a unit are views of one block
+        if shards.gradient_ranks > 1:  # FSDP's sharded gradients of a unit are views of one block
             gradients = [sum(gradients)]
         moments: list[int] = []
-        if shards.optimizer == shards.gradients:  # not ZeRO-1, where a rank has all states of some tensors
+        if shards.optimizer_ranks == shards.gradient_ranks:  # not ZeRO-1, where a rank has all states of some tensors
             for state in states:
                 one_moment = state.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES  # of the two that Adam keeps
                 moments += [one_moment, one_moment]
@@ -355,7 +355,9 @@ def _paged_bytes(job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTenso
     total = 0
     for tensors, count in units_and_counts:
         trained = (t for t in tensors if is_updated(job, t))
-        total += count * sum(paged_bytes(shard_numel_of(job, t, shards.optimizer, shards.flat), name) for t in trained)
+        total += count * sum(
+            paged_bytes(shard_numel_of(job, t, shards.optimizer_ranks, shards.uses_flat_buffers), name) for t in trained
+        )
     return total
 
 
@@ -392,7 +394,7 @@ def _components(
         if ddp.exist:
             # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
             size = total.gradients + unused_gradients(job, units_and_counts)
-            components.append(("gradients" if ddp.views else "communication_buffers", size))
+            components.append(("gradients" if ddp.are_gradients else "communication_buffers", size))
     if engine is not None:
         components += [
             ("parameters", engine.persistent),
@@ -421,7 +423,9 @@ def _temporaries(
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in units_and_counts:
         updated = [t for t in tensors if is_updated(job, t)]
-        trained += count * [(t, shard_numel_of(job, t, shards.optimizer, shards.flat)) for t in updated]
+        trained += count * [
+            (t, shard_numel_of(job, t, shards.optimizer_ranks, shards.uses_flat_buffers)) for t in updated
+        ]
     if uses_flat_parameters(job):
         from memcheck.frameworks.torch.flat_shard import updated_pieces
 

@@ -82,7 +82,7 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
     stack, shards = shard_placement(
         job, LocalTensor("experts", (local_experts, ranks, ranks), False, expert=True), ranks
     )
-    return 1.0 if stack.divided else round_up(local_experts, shards) / local_experts
+    return 1.0 if stack.sharded_dim else round_up(local_experts, shards) / local_experts
 
 
 TIMING = Timing(
@@ -320,7 +320,10 @@ def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> t
     layers, pipeline_ranks = tuple(map(id, architecture.layers())), layout.pipeline
     stages = pipeline_ranks * (layout.virtual_stages if chunked else 1)
     all_parts = stage_parts(architecture.num_layers, stages, layout.fewer_layers)
-    contents = [(part.embedding, part.head, part.first > 0, layers[part.first : part.last]) for part in all_parts]
+    contents = [
+        (part.embedding, part.head, part.first_layer > 0, layers[part.first_layer : part.end_layer])
+        for part in all_parts
+    ]
     if not chunked:
         return tuple(contents)
     from memcheck.frameworks.torch.interleaved import stages_of
@@ -387,7 +390,7 @@ def _shards(job: TrainingJob) -> tuple[int, int, int]:
     for t in tensors:
         tensor_counts[id(t)] = (t, tensor_counts.get(id(t), (t, 0))[1] + 1)
     for t, count in tensor_counts.values():
-        shard_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
+        shard_numel = shard_numel_of(job, t, shards.parameter_ranks, shards.uses_flat_buffers)
         parameters += count * block(weight_bytes(t, resident_dtype(job, t), shard_numel), pinned=True)
         if t.trained:
             gradients += count * block(shard_numel * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)

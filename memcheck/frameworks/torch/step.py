@@ -66,9 +66,9 @@ class Schedule(Record):
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
     pipelined: bool
     """The model is divided into pipeline stages."""
-    paired: bool = False
+    two_passes_per_backward: bool = False
     """Two passes run before the backward, whose gradients meet."""
-    passes: tuple[ChunkPass, ...] = ()
+    chunk_passes: tuple[ChunkPass, ...] = ()
     """What an interleaved pipeline's chunks run, in place of ``micro_batches``."""
     chunk_runs: tuple[int, ...] = ()
     """How many of the rank's runs each chunk has."""
@@ -81,7 +81,7 @@ class StepOptions(Record):
 
     schedule: Schedule
     lifetimes: Lifetimes
-    parallel: Strategy
+    strategy: Strategy
     """What data parallelism does: a strategy. Records are tuples: those of two kinds must differ in their fields."""
 
 
@@ -130,7 +130,7 @@ def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, 
     from memcheck.frameworks.torch.ddp import Replicated, buckets
 
     ddp = buckets(job)
-    return Replicated(ddp.views, ddp.views_late), (), ddp.views_late or own_engine
+    return Replicated(ddp.are_gradients, ddp.become_gradients), (), ddp.become_gradients or own_engine
 
 
 def _fully_shard(job: TrainingJob) -> FullyShard:
@@ -162,12 +162,12 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         loss_inside_root=not (pipelined or loss_in_trainer) and (skips_head if ends_grouped else loss_in_model),
         loss_after_root=head_in_last_group or loss_reduces_head(job) or chunked_loss_outside,
         whole_table_gradient=layout.tensor > 1 and profile.style.runs_transformers_modules,
-        offloads=job.parameter_offload != "none",
+        offloads_gradients=job.parameter_offload != "none",
         has_end_groups=ends_apart,
-        collapses=ends_apart and isinstance(architecture, Architecture) and architecture.collapses,
+        root_joins_streams=ends_apart and isinstance(architecture, Architecture) and architecture.collapses,
         gathers_ahead=layout.expert > 1 and profile.fsdp2.prefetches_experts,
         keeps_gathered=stays_unsharded or (job.fsdp == 1 and _is_paired(job)),
-        wrapped=wrapped_kinds(job),
+        wrapped_kinds=wrapped_kinds(job),
     )
 
 
@@ -196,7 +196,10 @@ def _schedule(
     for first, last, others_in_flight in distinct:
         micro_batches.append(MicroBatch(first, last, min(int(others_in_flight), exchange.sends)))
     schedule = Schedule(
-        tuple(micro_batches), all_forwards_first=most_in_flight >= steps, pipelined=layout.pipeline > 1, paired=paired
+        tuple(micro_batches),
+        all_forwards_first=most_in_flight >= steps,
+        pipelined=layout.pipeline > 1,
+        two_passes_per_backward=paired,
     )
     return schedule, tuple([others_in_flight for _, _, others_in_flight in distinct])
 
@@ -299,18 +302,20 @@ class Step:
     def run(self) -> None:
         """Record one step after the first one: what the previous step left, all micro-batches, then the optimizer.
 
-        Each recorded micro-batch comes with the bytes that the other ones in flight hold (``StepSizes.held``). Resident
-        tensors such as parameters and optimizer states are not recorded.
+        Each recorded micro-batch comes with the bytes that the other ones in flight hold
+        (``StepSizes.held_by_others``). Resident tensors such as parameters and optimizer states are not recorded.
         """
         self.recorder.hold("logits_and_loss", self.outputs)
         self.hold_layer_states()
         self.parallel.before_step()
         self.hold_previous_graph(HOLD)
         self.parallel.begin_step()
-        for micro_batch, held_by_others in zip(self.schedule.micro_batches, self.step_sizes.held, strict=True):
+        for micro_batch, held_by_others in zip(
+            self.schedule.micro_batches, self.step_sizes.held_by_others, strict=True
+        ):
             # a later forward is recorded after an earlier backward, with its gradients; if the schedule runs all
             # forwards first, that moment does not exist
-            muted = not micro_batch.first and self.schedule.all_forwards_first
+            muted = not micro_batch.is_first and self.schedule.all_forwards_first
             self.run_micro_batch(micro_batch, held_by_others, muted=muted)
         self.recorder.mark("optimizer", "optimizer step")
 
@@ -336,7 +341,10 @@ class Step:
         recorder.hold("communication_buffers", input_gradient)
         parallel.before_inputs()
         recorder.muted, muted_before = muted or recorder.muted, recorder.muted
-        in_forward = ((exchange.unsent_output, sends), (self.step_sizes.features if others_in_flight else NOTHING, 1))
+        in_forward = (
+            (exchange.unsent_output, sends),
+            (self.step_sizes.feature_hidden_states if others_in_flight else NOTHING, 1),
+        )
         recorder.hold_amount("activations", in_forward)
         self._forward(first=first, already_gathered=already_gathered)
         recorder.muted = muted_before
@@ -456,9 +464,9 @@ class Step:
         parallel.begin_backward(micro_batch, all_forwards_first=self.schedule.all_forwards_first)
         until_end, saved_inputs = PendingReleases(), PendingReleases()
         for i, end in reversed(self.layer_groups):
-            unit, before, curve = self.units[i], recorder.here, self.curve(self.units[i], micro_batch.first)
+            unit, before, curve = self.units[i], recorder.here, self.curve(self.units[i], micro_batch.is_first)
             if unit.kind == "embedding":
-                recorder.release("temporaries", self.step_sizes.rows_gradient)  # its own curve counts it
+                recorder.release("temporaries", self.step_sizes.embedded_rows_gradient)  # its own curve counts it
             parallel.before_backward(i, curve)
             recorder.release_bundle(curve.saved_bytes)
             recorder.release("temporaries", curve.taken_gradient_bytes)
@@ -495,7 +503,7 @@ class Step:
         self.recorder.hold("activations", curve.until_graph_freed)
         self.recorder.hold("temporaries", curve.left_gradient_bytes)
         if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over
-            self.recorder.hold("temporaries", self.step_sizes.rows_gradient)
+            self.recorder.hold("temporaries", self.step_sizes.embedded_rows_gradient)
 
     def _hold_saved_inputs(self, i: int, times: int, saved_inputs: PendingReleases) -> None:
         """Record what the graph of unit ``i`` refers to until the backward is over, in addition to saved tensors.
@@ -506,9 +514,9 @@ class Step:
         unit = self.units[i]
         if not self.lifetimes.keeps_previous_graph:
             saved_inputs.append((unit.first_curve.until_graph_freed, times))
-        if self.lifetimes.fsdp1_keeps_inputs and unit.adapted:
+        if self.lifetimes.fsdp1_keeps_inputs and unit.frozen_and_recomputed:
             sizes = [unit.first_curve.input_bytes]
-            if i + 1 < len(self.units) and self.units[i + 1].adapted:
+            if i + 1 < len(self.units) and self.units[i + 1].frozen_and_recomputed:
                 sizes.append(unit.first_curve.output_gradient_bytes)
             for size in sizes:
                 self.recorder.hold("activations", size)
@@ -526,9 +534,11 @@ class PairedStep(Step):
 
         The sum is added to earlier gradients, or goes to DDP's buckets.
         """
-        self.parallel.pair = FIRST_OF_PAIR if micro_batch.first else SECOND_OF_PAIR
-        super().run_micro_batch(micro_batch, held_by_others, muted=not micro_batch.first)  # both forwards came before
-        self.parallel.pair_before = self.parallel.pair_before or not micro_batch.first
+        self.parallel.pair = FIRST_OF_PAIR if micro_batch.is_first else SECOND_OF_PAIR
+        super().run_micro_batch(
+            micro_batch, held_by_others, muted=not micro_batch.is_first
+        )  # both forwards came before
+        self.parallel.pair_before = self.parallel.pair_before or not micro_batch.is_first
 
     def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
         """Release the pending gradients of the first pass once the second pass of unit ``i`` has added its own."""

@@ -189,7 +189,7 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
             return "layer" if name.startswith(own_modules.get("beside", ("none",))) else group
         return group if has_tower_units and name.startswith(own_modules.get(IDLE, ("",))) else "beside"
 
-    return tuple(t._replace(trained=False, never_runs=group_of(t.name) if t.trained else "") for t in tensors)
+    return tuple(t._replace(trained=False, idle_fsdp_group=group_of(t.name) if t.trained else "") for t in tensors)
 
 
 def reaches(setting: Setting, block: Block) -> bool:
@@ -441,7 +441,7 @@ def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iter
         yield embedding_unit_tensors(job, architecture, placement)
     layers = architecture.layers()
     tensors_by_layer: dict[tuple[int, bool], tuple[LocalTensor, ...]] = {}
-    for index in range(part.first, part.last):
+    for index in range(part.first_layer, part.end_layer):
         is_frozen = index in frozen
         kind = (id(layers[index]), is_frozen)
         if kind not in tensors_by_layer:
@@ -457,7 +457,9 @@ def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iter
 
 def model_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of a whole model that is on one pipeline rank, unit by unit."""
-    yield from tensors_of(job, architecture, Part(first=0, last=architecture.num_layers, embedding=True, head=True))
+    yield from tensors_of(
+        job, architecture, Part(first_layer=0, end_layer=architecture.num_layers, embedding=True, head=True)
+    )
 
 
 def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:

@@ -115,7 +115,7 @@ class SideUnits(Record):
 
     runs: tuple[Run, ...]
     """Units in forward order; equal consecutive layers are one run."""
-    input_grad: bool
+    layers_need_input_gradient: bool
     """Whether the input of the language model's first layer needs a gradient."""
 
 
@@ -445,12 +445,12 @@ def _projector_unit(
     require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
     shape = (job.rows * job.sequence_length, architecture.hidden_size)
     end = _Ending(
-        shape=shape,
-        tokens=pictures.tokens,
-        rows_grad=rows_grad,
+        text_shape=shape,
+        image_tokens=pictures.tokens,
+        text_needs_gradient=rows_grad,
         returns_image_tokens=vision.returns_image_tokens and job.loss.keep_logits and not gives_towers(job, vision),
         returns_tower=gives_towers(job, vision) and job.loss.keep_logits,
-        scaled=architecture.embedding_scale == "model",
+        rows_are_scaled=architecture.embedding_scale == "model",
     )
     first = _with_tower_gradients(vision, projector_curve(projector_vision, setting, end, inventory), setting, end)
     later = first
@@ -471,8 +471,8 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
         vision.closing_tensors or vision.placement == "put"
     ):  # a last norm: the tower returns its output, and its input is freed
         curve = curve._replace(freed_input_bytes=0)
-    _, text_width = end.shape
-    image_tokens = (end.tokens, text_width)
+    _, text_width = end.text_shape
+    image_tokens = (end.image_tokens, text_width)
     if end.returns_image_tokens:
         until_backward_ends = curve.until_backward_ends + rounded_bytes(image_tokens, setting.param_dtype)
         curve = curve._replace(until_backward_ends=until_backward_ends)
@@ -492,17 +492,17 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
 class _Ending(Record):
     """What the scatter of image tokens into text rows depends on, in addition to the tokens."""
 
-    shape: tuple[int, int]
+    text_shape: tuple[int, int]
     """The embedded text, [rows * sequence, hidden]."""
-    tokens: int
+    image_tokens: int
     """The number of image tokens."""
-    rows_grad: bool
+    text_needs_gradient: bool
     """The embedded text needs a gradient."""
     returns_image_tokens: bool
     """The model's output has the image tokens, and the training loop's variable keeps it to the end of the step."""
     returns_tower: bool
     """The model's output has all that tower and projector return; the variable keeps it likewise."""
-    scaled: bool
+    rows_are_scaled: bool
     """The language model multiplies the rows, so that a variable refers to its input until it has returned."""
 
 
@@ -521,7 +521,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     def run(ctx: Context, x: Value) -> Value:
         """Run the projector, and put its image tokens into the text embeddings."""
         features = tower_forward(vision.kind).project(ctx, vision, x)
-        features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
+        features = Value(features.storage, (end.image_tokens, end.text_shape[1]), features.dtype, features.origin)
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
             features = cast(ctx.tape, features, stream)
             if vision.placement != "put":
@@ -533,12 +533,12 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
                 [] if vision.closing_tensors else [x]
             )  # a closing norm's output is among the extra outputs
             returned_storages.extend(storages_of([*ctx.extra_outputs, *last_hidden_state]))
-        rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
+        rows = Value(None, end.text_shape, stream, Leaf() if end.text_needs_gradient else None)
         if vision.placement == "added":
             features = add_image_tokens(ctx, rows, features)
         scatter = index_put if vision.placement == "put" else masked_scatter
         rows = scatter(ctx, rows, features)
-        if end.scaled:
+        if end.rows_are_scaled:
             ctx.extra_outputs.append(rows.detach())
         return rows
 
@@ -555,9 +555,9 @@ class ForwardOnlyTower(Record):
 
     peak: int = 0
     """The highest point of the tower's forward, including the embedded text."""
-    variables: int = 0
+    held_by_variables: int = 0
     """What variables of the model's forward refer to while the text layers run."""
-    returned: int = 0
+    returned_image_tokens: int = 0
     """Image tokens in the model's output; ``variables`` includes them."""
 
 
@@ -590,4 +590,4 @@ def forward_only_tower(job: TrainingJob, architecture: Architecture, setting: Se
         elif run.unit.kind == "projector":
             variables += curve.extra_output_bytes + curve.freed_input_bytes
     image_tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
-    return ForwardOnlyTower(peak, variables, returned=image_tokens if vision.returns_image_tokens else 0)
+    return ForwardOnlyTower(peak, variables, returned_image_tokens=image_tokens if vision.returns_image_tokens else 0)

@@ -151,7 +151,7 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
     frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
     unit = Unit(
         kind="block", name="layer", tensors=tensors, first_curve=first_curve, later_curve=later_curve,
-        adapted=frozen and recompute == "full" and setting.needs_input_gradient,
+        frozen_and_recomputed=frozen and recompute == "full" and setting.needs_input_gradient,
     )  # fmt: skip
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
 

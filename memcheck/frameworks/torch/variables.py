@@ -128,7 +128,7 @@ class Variables:
         if lifetimes.keeps_inputs_embeds and (is_embedding or is_first_layer):
             self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input_bytes)
         if is_embedding:
-            self.assign("rows", "activations", step_sizes.rows)
+            self.assign("rows", "activations", step_sizes.embedded_rows)
         # `causal_mask` is created before the first layer, and freed when the loop over the layers has returned
         has_mask = layer >= -1 and unit.kind != "head"
         self.assign("causal_mask", "activations", step_sizes.masks if has_mask else NOTHING)

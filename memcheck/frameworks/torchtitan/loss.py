@@ -29,10 +29,10 @@ TIED_TABLE = "embed_tokens.weight"
 class HeadShard(Record):
     """How FSDP2 shards and reduces the head's gradient while the loss is chunked, in elements."""
 
-    padded: int
+    padded_elements: int
     """Elements of the head's reduce-scatter input; 0 without FSDP2."""
-    shard: int
-    reduce: str = "fp32"
+    shard_elements: int
+    reduce_dtype: str = "fp32"
 
 
 def chunked_head_unit(
@@ -59,14 +59,14 @@ def chunked_head_unit(
         adding_curve = chunked_head_curve(
             head, later_setting, dtype, shard, reduction_pending=True, inventory=inventory
         )
-    reduced_tensor = table.name if shard.padded and table is not None else ""
+    reduced_tensor = table.name if shard.padded_elements and table is not None else ""
     return Unit(
         kind="head",
         name="head and loss",
         tensors=tensors,
         first_curve=first_curve,
         later_curve=adding_curve,
-        reduced=reduced_tensor,
+        reduced_by_loss=reduced_tensor,
     )
 
 
@@ -99,8 +99,8 @@ def chunked_head_curve(
         output_bytes = hidden.storage.bytes
     tape.reset_peak()
     pending_reduction = []
-    if reduction_pending and shard.padded:
-        pending_reduction.append(tape.new((shard.padded,), shard.reduce, "reduce-scatter input"))
+    if reduction_pending and shard.padded_elements:
+        pending_reduction.append(tape.new((shard.padded_elements,), shard.reduce_dtype, "reduce-scatter input"))
     hidden_gradient = _chunk_loop(ctx, head, hidden, dtype, shard, pending_reduction)
     forward_peak = peak_of(tape)
     hidden.storage = None
@@ -154,12 +154,12 @@ def _chunk_loop(
         backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
         del loss
         grad = chunk.origin.grad if isinstance(chunk.origin, Leaf) else None
-        if not shard.padded:
+        if not shard.padded_elements:
             if weight.grad_buffer is not None and head_gradient is None:
                 head_gradient = weight.grad_buffer
         elif weight.grad_buffer is not None:
             if head_gradient is None:
-                head_gradient = tape.new(weight_shape, shard.reduce, "accumulated head gradient")
+                head_gradient = tape.new(weight_shape, shard.reduce_dtype, "accumulated head gradient")
             weight.grad_buffer = None
             if i == last:
                 before.clear()
@@ -179,7 +179,7 @@ def _reduce_scatter_head(tape: Tape, shard: HeadShard) -> None:
     ``shard``: elements and dtype of both.
     """
     tape.component = "communication_buffers"
-    full_gradient = tape.new((shard.padded,), shard.reduce, "reduce-scatter input of the head")
-    sharded_gradient = tape.new((shard.shard,), shard.reduce, "reduce-scatter output of the head")
+    full_gradient = tape.new((shard.padded_elements,), shard.reduce_dtype, "reduce-scatter input of the head")
+    sharded_gradient = tape.new((shard.shard_elements,), shard.reduce_dtype, "reduce-scatter output of the head")
     del full_gradient, sharded_gradient
     tape.component = "logits_and_loss"

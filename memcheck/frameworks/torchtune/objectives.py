@@ -93,11 +93,13 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
         weight = Parameter(
             "lm_head",
             (teacher_head.vocab, teacher_head.hidden),
-            teacher_head.dtype,
+            teacher_head.weight_dtype,
             teacher_head.trained,
             has_grad=True,
         )
-        bias = Parameter("lm_head.bias", (teacher_head.vocab,), teacher_head.dtype, teacher_head.trained, has_grad=True)
+        bias = Parameter(
+            "lm_head.bias", (teacher_head.vocab,), teacher_head.weight_dtype, teacher_head.trained, has_grad=True
+        )
         normed, pass_variables = second_hidden(ctx, head.second)
         teacher_hidden = [normed]
         del normed

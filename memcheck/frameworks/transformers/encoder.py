@@ -130,7 +130,7 @@ def masks(encoder: Encoder, setting: Setting) -> tuple[int, int, int]:
     gets.
     """
     mask_bytes = model_masks((block for block, _ in encoder.blocks), setting, encoder.mask_windows)
-    return mask_bytes.graph, mask_bytes.variables, mask_bytes.unused
+    return mask_bytes.held_by_graph, mask_bytes.held_by_variables, mask_bytes.unused_variables
 
 
 def _embedding(encoder: Encoder, words: Words, setting: Setting) -> Embedding:

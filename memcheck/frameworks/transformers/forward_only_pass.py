@@ -39,12 +39,12 @@ def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states:
     logits = _logits(ctx, second, hidden_box)
     pass_states = [pass_variables.pop("states")] if "states" in pass_variables else []
     pass_variables.clear()
-    if second.other_outputs:
-        pass_states.append(ctx.tape.new((second.other_outputs,), "int8", "rest of the other model's output"))
+    if second.other_outputs_bytes:
+        pass_states.append(ctx.tape.new((second.other_outputs_bytes,), "int8", "rest of the other model's output"))
     ctx.tape.grad_enabled = True
     ctx.tape.autocast = None
     ctx.tape.casts.clear()
-    return returned(ctx, Outputs(logits, pass_states, second.states if states else 0), wide=wide)
+    return returned(ctx, Outputs(logits, pass_states, second.hidden_states_bytes if states else 0), wide=wide)
 
 
 def second_hidden(ctx: Context, second: ForwardOnlyPass) -> tuple[Value, dict[str, Storage]]:
@@ -89,17 +89,23 @@ def _until_head(ctx: Context, second: ForwardOnlyPass, *, states: bool) -> tuple
     component = tape.component
     tape.grad_enabled, tape.autocast = False, second.setting.autocast_dtype
     tape.component = "communication_buffers"
-    if second.gathered:
-        pass_variables["gathered"] = tape.new((second.gathered,), "int8", "gathered parameters of the other model")
+    if second.gathered_bytes:
+        pass_variables["gathered"] = tape.new(
+            (second.gathered_bytes,), "int8", "gathered parameters of the other model"
+        )
     tape.component = "activations"
-    if second.tower_variables:
-        pass_variables["tower_variables"] = tape.new((second.tower_variables,), "int8", "what a tower made of pictures")
-    if states and second.states:
-        pass_variables["states"] = tape.new((second.states,), "int8", "hidden states of all layers")
-    layers = tape.new((second.layers,), "int8", "layers of the pass without gradients")
+    if second.tower_variables_bytes:
+        pass_variables["tower_variables"] = tape.new(
+            (second.tower_variables_bytes,), "int8", "what a tower made of pictures"
+        )
+    if states and second.hidden_states_bytes:
+        pass_variables["states"] = tape.new((second.hidden_states_bytes,), "int8", "hidden states of all layers")
+    layers = tape.new((second.layers_peak_bytes,), "int8", "layers of the pass without gradients")
     del layers
-    if second.casts:
-        pass_variables["casts"] = tape.new((second.casts,), "int8", "autocast copies of the other model")
+    if second.autocast_copies_bytes:
+        pass_variables["casts"] = tape.new(
+            (second.autocast_copies_bytes,), "int8", "autocast copies of the other model"
+        )
     x = tape.value((ctx.tokens, second.head.hidden), second.setting.param_dtype, "last hidden state")
     tape.component = component
     return x, pass_variables
@@ -117,11 +123,13 @@ def _logits(ctx: Context, second: ForwardOnlyPass, box: list[Value]) -> Value:
     """
     tape, head = ctx.tape, second.head
     hidden_states = _normed(ctx, second, box.pop())
-    weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, head.trained, has_grad=True)
-    bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, head.trained, has_grad=True) if head.bias else None
+    weight = Parameter("lm_head", (head.vocab, head.hidden), head.weight_dtype, head.trained, has_grad=True)
+    bias = (
+        Parameter("lm_head.bias", (head.vocab,), head.weight_dtype, head.trained, has_grad=True) if head.bias else None
+    )
     logits = linear(tape, hidden_states, Weights(weight, bias), "logits of the other model")
     del hidden_states
-    return capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
+    return capped(ctx, logits, scaled=head.scales_logits, softcap=head.softcap)
 
 
 def capped(ctx: Context, logits: Value, *, scaled: bool, softcap: bool) -> Value:

@@ -50,9 +50,9 @@ def fused_loss(
     if second is not None:
         hidden_states, pass_variables = second_hidden(ctx, second)
         head = second.head
-        weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, requires_grad=False, has_grad=True)
+        weight = Parameter("lm_head", (head.vocab, head.hidden), head.weight_dtype, requires_grad=False, has_grad=True)
         bias = (
-            Parameter("lm_head.bias", (head.vocab,), head.dtype, requires_grad=False, has_grad=True)
+            Parameter("lm_head.bias", (head.vocab,), head.weight_dtype, requires_grad=False, has_grad=True)
             if head.bias
             else None
         )

@@ -294,13 +294,13 @@ def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
 class Masks(Record):
     """Bytes of a model's masks and biases, by what holds them."""
 
-    variables: int = 0
+    held_by_variables: int = 0
     """Bytes that only variables of the model's forward hold."""
-    graph: int = 0
+    held_by_graph: int = 0
     """Backward functions of layers, too."""
-    unused: int = 0
+    unused_variables: int = 0
     """Variables that no layer is given."""
-    gathered: int = 0
+    bias_gradient: int = 0
     """The gradient of such a variable, to which layers add theirs."""
 
 
@@ -341,8 +341,8 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         made = [window for window in unused_windows if window is not None and sequence >= window]
         unused = len(made) * rounded(sequence * sequence)
     if in_graph:
-        return Masks(variables=bias_bytes + cross_bytes, graph=masks, unused=unused)
-    return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)
+        return Masks(held_by_variables=bias_bytes + cross_bytes, held_by_graph=masks, unused_variables=unused)
+    return Masks(held_by_variables=bias_bytes + masks + cross_bytes, unused_variables=unused, bias_gradient=gathered)
 
 
 def _table(attention: Attention, setting: Setting) -> int:

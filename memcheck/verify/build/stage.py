@@ -31,7 +31,7 @@ class StageModule(nn.Module):
         super().__init__()
         body = body_of(model)
         self.embed_tokens = body.embed_tokens if part.embedding else None
-        self.layers = nn.ModuleList(body.layers[part.first : part.last])
+        self.layers = nn.ModuleList(body.layers[part.first_layer : part.end_layer])
         self.rotary_emb = body.rotary_emb
         self.norm = body.norm if part.head else None
         self.lm_head = head_of(model) if part.head else None

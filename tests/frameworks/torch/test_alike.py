@@ -116,5 +116,5 @@ def test_equal_layers_are_one_run() -> None:
 def test_a_run_ends_where_layers_differ() -> None:
     """Every third layer recomputed and the first two frozen: each layer is in the run of its like."""
     found, _ = layers(8, activation_checkpointing={"mode": "full", "every_n_layers": 3}, freeze=["layers:0-2"])
-    blocks = [(run.layer, run.times) for run in found if run.unit.kind == "block"]
+    blocks = [(run.first_layer, run.times) for run in found if run.unit.kind == "block"]
     assert blocks == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (6, 1), (7, 1)]

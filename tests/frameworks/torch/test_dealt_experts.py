@@ -49,7 +49,7 @@ def experts_here(degree: int) -> LocalTensor:
 def test_what_is_cut(framework: str, degree: int, gpus: int, divided: int) -> None:
     """torchtitan changes where there are more shards than experts, AutoModel wherever experts are dealt out."""
     tensor, ways = shard_placement(job(framework, degree), experts_here(degree), gpus)
-    assert (tensor.divided, ways) == (divided, gpus // degree)
+    assert (tensor.sharded_dim, ways) == (divided, gpus // degree)
 
 
 def test_adapters_and_dense_matrices_stay_as_they_are() -> None:
@@ -103,6 +103,6 @@ def test_a_group_is_as_large_as_fsdp2_makes_it(framework: str, gpus: int) -> Non
         casts_every_tensor=True,
         accumulation_dtype="fp32",
     )
-    assert own.sharded == 4 * padded
-    assert own.flat == 2 * padded * ways
-    assert own.copied == (own.gathered if many else 0)
+    assert own.sharded_gradients == 4 * padded
+    assert own.all_gather_output == 2 * padded * ways
+    assert own.copy_out_temporaries == (own.unsharded_params if many else 0)

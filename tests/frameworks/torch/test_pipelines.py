@@ -48,7 +48,7 @@ def test_every_rank_of_a_traced_step(row: dict[str, Any]) -> None:
 )
 def test_ends_count_as_layers(layers: int, ways: int, fewer: tuple[int, int], held: list[int]) -> None:
     """What torchtitan's ``_generate_llm_fqn_per_model_part`` deals out."""
-    assert [part.last - part.first for part in stage_parts(layers, ways, fewer)] == held
+    assert [part.end_layer - part.first_layer for part in stage_parts(layers, ways, fewer)] == held
 
 
 def test_ends_without_a_layer_are_refused() -> None:
@@ -98,11 +98,11 @@ def test_dualpipe_holds_both_ends_of_the_model() -> None:
     """Rank 0 embeds, and has the head."""
     layout = Layout(pipeline=2, virtual_stages=2, pipeline_schedule="dualpipe")
     held = [chunk_parts(8, layout, rank) for rank in (0, 1)]
-    assert [(each.first, each.last, each.embedding, each.head) for each in held[0]] == [
+    assert [(each.first_layer, each.end_layer, each.embedding, each.head) for each in held[0]] == [
         (0, 2, True, False),
         (6, 8, False, True),
     ]
-    assert [(each.first, each.last) for each in held[1]] == [(2, 4), (4, 6)]
+    assert [(each.first_layer, each.end_layer) for each in held[1]] == [(2, 4), (4, 6)]
 
 
 @pytest.mark.parametrize("mode", ["full", "selective"])
@@ -131,15 +131,15 @@ def test_one_round_finishes_a_chunk_before_the_next() -> None:
     """Two micro-batches on two ranks: no more than one chunk's gradients wait."""
     found = distinct_passes(Layout(pipeline=2, virtual_stages=4, pipeline_schedule="interleaved-1f1b"), 0, 2)
     assert [each.chunk for each in found] == [3, 3, 2, 2, 1, 1, 0, 0]
-    assert [(each.first, each.last) for each in found[:2]] == [(True, False), (False, True)]
-    assert found[0].others == (2, 2, 2, 1)
+    assert [(each.is_first, each.is_last) for each in found[:2]] == [(True, False), (False, True)]
+    assert found[0].others_in_flight == (2, 2, 2, 1)
     assert found[-1].also_gathered == ()
 
 
 def test_several_rounds_leave_gradients_in_every_chunk() -> None:
     """Every chunk has been passed backward before the first is reduced, with two more chunks gathered beside each."""
     found = distinct_passes(Layout(pipeline=2, virtual_stages=2, pipeline_schedule="interleaved-1f1b"), 1, 8)
-    reduced = [number for number, each in enumerate(found) if each.last]
+    reduced = [number for number, each in enumerate(found) if each.is_last]
     assert {each.chunk for each in found[: reduced[0]]} == {0, 1}
-    assert [each.chunk for each in found if each.last] == [1, 0]
+    assert [each.chunk for each in found if each.is_last] == [1, 0]
     assert enough_micro_batches(Layout(pipeline=2, virtual_stages=2), 64) == 6

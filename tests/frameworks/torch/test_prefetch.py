@@ -33,4 +33,4 @@ def test_shards_are_cast_before_they_are_gathered(params: str, cast: int) -> Non
     found = fsdp_group(
         [(LocalTensor("weight", (64, 64), True), 4)], recipe, casts_every_tensor=True, accumulation_dtype="bf16"
     )
-    assert (found.cast, found.flat) == (cast, 2 * 4096)
+    assert (found.all_gather_input, found.all_gather_output) == (cast, 2 * 4096)

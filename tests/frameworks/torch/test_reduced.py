@@ -27,8 +27,8 @@ def test_sharded_gradients_have_the_dtype_of_the_shards() -> None:
         fsdp_group([(MATRIX, 4)], FSDP2_BF16._replace(reduce=dtype), casts_every_tensor=True, accumulation_dtype=dtype)
         for dtype in ("bf16", "fp32")
     )
-    assert (narrow.reduce_output, narrow.sharded) == (2 * 1024 * 512 // 4, 4 * 1024 * 512 // 4)
-    assert wide.sharded == wide.reduce_output == narrow.sharded
+    assert (narrow.reduce_scatter_output, narrow.sharded_gradients) == (2 * 1024 * 512 // 4, 4 * 1024 * 512 // 4)
+    assert wide.sharded_gradients == wide.reduce_scatter_output == narrow.sharded_gradients
 
 
 def test_a_narrow_reduction_saves_nothing_in_the_optimizer() -> None:

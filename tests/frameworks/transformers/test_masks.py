@@ -16,7 +16,7 @@ S = 2048
 def _bytes(mapping: dict[str, object], **how: object) -> int:
     architecture = read_architecture(mapping)
     setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
-    return model_masks(architecture.layers(), setting).variables
+    return model_masks(architecture.layers(), setting).held_by_variables
 
 
 def test_flash_attention_needs_no_mask() -> None:
@@ -54,22 +54,22 @@ def test_a_biased_mask_is_kept_by_every_kernel_or_cast_for_each() -> None:
     heads = architecture.layers()[0].mixer.heads  # type: ignore[union-attr]
     setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)
     kept = model_masks(architecture.layers(), setting)
-    assert (kept.graph, kept.variables) == (2 * heads * S * S * 2, 2 * heads * S * 2)
+    assert (kept.held_by_graph, kept.held_by_variables) == (2 * heads * S * S * 2, 2 * heads * S * 2)
     cast = model_masks(architecture.layers(), setting._replace(param_dtype="fp32", autocast_dtype="bf16"))
-    assert (cast.graph, cast.variables) == (0, 2 * heads * S * S * 4 + 2 * heads * S * 4)
+    assert (cast.held_by_graph, cast.held_by_variables) == (0, 2 * heads * S * S * 4 + 2 * heads * S * 4)
     ragged = model_masks(architecture.layers(), setting._replace(sequence=S - 1))
-    assert ragged.graph == 0
+    assert ragged.held_by_graph == 0
 
 
 def test_mpt_keeps_a_boolean_mask_for_its_backward() -> None:
     """Scores are filled by it; the bias is one of fp32 for all sequences."""
     found = _masks("mpt-7b")
-    assert found.graph == 2 * S * S
-    assert found.variables == 32 * S * 4
+    assert found.held_by_graph == 2 * S * S
+    assert found.held_by_variables == 32 * S * 4
 
 
 def test_a_mask_that_no_layer_is_given_is_a_variable() -> None:
     """Qwen 1.5 MoE makes a windowed mask of no window beside the full one."""
-    assert _masks("qwen1.5-moe-a2.7b", None, 0).unused == S * S
-    assert _masks("qwen1.5-moe-a2.7b", None, 0, attention="eager").unused == 2 * S * S * 2
-    assert _masks("qwen1.5-moe-a2.7b", None, 0, attention="flash").unused == 0
+    assert _masks("qwen1.5-moe-a2.7b", None, 0).unused_variables == S * S
+    assert _masks("qwen1.5-moe-a2.7b", None, 0, attention="eager").unused_variables == 2 * S * S * 2
+    assert _masks("qwen1.5-moe-a2.7b", None, 0, attention="flash").unused_variables == 0
