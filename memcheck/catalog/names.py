@@ -13,7 +13,7 @@ from functools import lru_cache
 from memcheck.edge.opener import is_folder, is_inside, read_start, real_path, repository
 from memcheck.edge.own_json import read_own_json
 from memcheck.edge.screen import whole_number
-from memcheck.errors import MemcheckError
+from memcheck.errors import MemcheckError, closest
 from memcheck.plan.compose import Composer
 from memcheck.record import Record
 
@@ -159,7 +159,6 @@ def _close(kind: str, wanted: str) -> tuple[str, ...]:
     Kept: a plan's own GPU, whose memory it states, is looked for by whoever would like to know more of it.
     """
     from memcheck.catalog.hub_ids import stem
-    from memcheck.edge.closest import closest
 
     index = read_index(kind)
     short = stem(wanted.rpartition("/")[2])

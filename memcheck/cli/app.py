@@ -7,8 +7,7 @@ import click
 from memcheck import __version__
 from memcheck.cli.parameters import completing
 from memcheck.cli.write import write_stdout
-from memcheck.edge.closest import closest
-from memcheck.errors import UsageError
+from memcheck.errors import UsageError, closest
 
 COMMANDS = {
     "baseline": ("memcheck.cli.baseline", "Accept today's findings; plans may only get better."),

@@ -9,8 +9,7 @@ import click
 from memcheck.cli.list import table
 from memcheck.cli.parameters import COLOR, one_of, rules
 from memcheck.cli.write import screen_of, write_stdout
-from memcheck.edge.closest import closest
-from memcheck.errors import UsageError
+from memcheck.errors import UsageError, closest
 from memcheck.report.forge import styled
 from memcheck.rules.registry import RULES
 

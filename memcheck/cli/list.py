@@ -14,10 +14,9 @@ from click.shell_completion import CompletionItem
 from memcheck.catalog.names import find_gpu, find_model, gpu_names, model_names
 from memcheck.cli.parameters import COLOR
 from memcheck.cli.write import has_width, screen_of, write_stdout
-from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen, gib
-from memcheck.errors import UsageError
+from memcheck.errors import UsageError, closest
 from memcheck.families.registry import FAMILIES, WRAPPERS, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import DEFAULT_OPTIMIZER

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.cli.options import Output
+from memcheck.errors import closest
 from memcheck.report import BINARY, FORMATS
 
 COLORS = ("auto", "always", "never")
@@ -29,8 +30,6 @@ def output(written: str, known: Iterable[str] = FORMATS) -> Output:
     """``FORMAT`` or ``FORMAT=FILE``."""
     name, equals, file = written.partition("=")
     if name not in known:
-        from memcheck.edge.closest import closest
-
         close = closest(name, known)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
         raise ValueError(f"unknown format {name!r}{hint}")

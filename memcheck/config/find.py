@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from memcheck.edge.opener import RefusedError, begin_search, end_search, read_whole, resolved
-from memcheck.errors import UsageError
+from memcheck.errors import UsageError, closest
 from memcheck.plan.finding import Finding
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
@@ -257,8 +257,6 @@ def known(selectors: Sequence[str]) -> tuple[str, ...]:
     for selector in selectors:
         prefix = codes.get(selector, selector.upper())
         if not any(code.startswith(prefix) for code in codes.values()):
-            from memcheck.edge.closest import closest
-
             close = closest(prefix, codes.values()) + closest(selector, codes)
             hint = f"; did you mean {close[-1]}?" if close else ""
             raise UsageError(f"no rule matches {selector!r}{hint}", "memcheck list rules")

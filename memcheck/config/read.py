@@ -11,10 +11,9 @@ from math import isfinite
 from memcheck import __version__
 from memcheck.catalog.names import find_gpu
 from memcheck.config.find import FAIL_ON, LARGEST, UNCERTAIN, ConfigHardware, Files, Settings, known
-from memcheck.edge.closest import closest
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
-from memcheck.errors import ConfigurationError, MemcheckError, UsageError
+from memcheck.errors import ConfigurationError, MemcheckError, UsageError, closest
 from memcheck.plan.finding import SEVERITIES
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules import PROFILES

@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import attrgetter, itemgetter
 
-from memcheck.edge.closest import closest
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.opener import today
+from memcheck.errors import closest
 from memcheck.plan import compose
 from memcheck.plan import finding as codes
 from memcheck.plan.finding import Edit, Finding, Location, Span

@@ -17,7 +17,7 @@ from memcheck.configs.python_bridge import set_fields
 from memcheck.configs.python_values import MadeObject, PythonValue, is_whole, plain
 from memcheck.configs.torchtune_launch import override_value
 from memcheck.configs.types import ConfigProblem, KeyRow, Note
-from memcheck.edge.closest import closest
+from memcheck.errors import closest
 from memcheck.plan.finding import Location
 from memcheck.record import Record
 

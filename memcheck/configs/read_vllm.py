@@ -17,7 +17,7 @@ from memcheck.configs.serve_lines import servers_in, serving_alone, version_in
 from memcheck.configs.shell_values import resolved
 from memcheck.configs.trainer_parts import TRUE, architecture_named, text
 from memcheck.configs.types import ConfigProblem, ReadConfig
-from memcheck.edge.closest import closest
+from memcheck.errors import closest
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.finding import Location, Span
 

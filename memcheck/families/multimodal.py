@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.edge.closest import closest
 from memcheck.edge.imports import import_module
+from memcheck.errors import closest
 from memcheck.families.registry import FAMILIES, HEARING, THINKERS, TOWERS, WRAPPERS, read_family
 from memcheck.models.leftovers import may_carry_size
 from memcheck.models.reader import ArchitectureError, ConfigReader, shown

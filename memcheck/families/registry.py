@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from memcheck.catalog.names import ConfigFileError, find_model, parse_config, read_config_bytes
 from memcheck.edge.imports import import_module
-from memcheck.errors import MemcheckError
+from memcheck.errors import MemcheckError, closest
 from memcheck.models.reader import ArchitectureError, ConfigReader
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.plan.types import ModelSpec
@@ -211,8 +211,6 @@ def _model_type(config: Mapping[str, Any]) -> str:
         message = f"memcheck does not model the family {model_type!r}"
         raise ArchitectureError(message, "`model: {rough: ...}` takes the number of parameters", "model_type")
     if model_type not in FAMILIES:
-        from memcheck.edge.closest import closest
-
         close = closest(model_type.lower(), FAMILIES, 3, 0.5)
         help = f"close names: {', '.join(close)}; " if close else ""
         help += _near_by_structure(config)

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from memcheck.edge.closest import closest
 from memcheck.edge.in_memory import FilesInMemory, looking_at
-from memcheck.errors import MemcheckError, UsageError
+from memcheck.errors import MemcheckError, UsageError, closest
 from memcheck.record import Record
 from memcheck.report import FORMATS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from memcheck.edge.closest import closest
+from memcheck.errors import closest
 from memcheck.models.reader import ConfigReader, shown, synonyms
 from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.errors import MemcheckError
+from memcheck.errors import MemcheckError, closest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -310,8 +310,6 @@ class ConfigReader:
 
 def _did_you_mean(word: str, known: Any) -> str:
     """Return a question that names the closest of the ``known`` words; an empty text if none is close."""
-    from memcheck.edge.closest import closest
-
     close = closest(word, known, 1, 0.75)
     return f"did you mean {close[0]!r}?" if close else ""
 

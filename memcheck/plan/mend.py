@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
-from memcheck.edge.closest import closest, other_letters
+from memcheck.edge.lookalikes import other_letters
+from memcheck.errors import closest
 from memcheck.plan.compose import ODD_WORDS, WORDS, looks_numeric, number
 from memcheck.plan.finding import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
 from memcheck.plan.foreign import (

@@ -11,9 +11,10 @@ import re
 import sys
 from typing import Any
 
-from memcheck.edge.closest import closest, looks_like, skeleton
 from memcheck.edge.libyaml import yaml
+from memcheck.edge.lookalikes import looks_like, skeleton
 from memcheck.edge.opener import open_file
+from memcheck.errors import closest
 from memcheck.plan.compose import ComposeError, Composer, events
 from memcheck.plan.text import MAX_BYTES
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from math import isqrt
 
 from memcheck.accounts.estimate import Estimate, HostMoment
-from memcheck.edge.closest import closest
 from memcheck.edge.screen import between
+from memcheck.errors import closest
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import UNCERTAIN, verdict_of
 from memcheck.rules.types import RuleContext, stated

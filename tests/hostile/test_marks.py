@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.edge.closest import skeleton
+from memcheck.edge.lookalikes import skeleton
 from memcheck.plan.sniff import looks_like_plan
 from tests.cli.plans import GOOD
 

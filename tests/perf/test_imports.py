@@ -17,10 +17,10 @@ SCRIPT = """
 import sys
 from memcheck.edge.imports import OwnModules, shorten
 shorten()
-from memcheck.edge import closest, colors
+from memcheck.edge import colors, lookalikes
 import memcheck.plan
-print(closest.__spec__.loader.__class__.__name__, closest.__file__ == closest.__spec__.origin, memcheck.plan.__path__ != [])
-print(sys.meta_path.count(OwnModules), getattr(colors, "WORD", None), closest.closest.__code__.co_filename == closest.__file__)
+print(lookalikes.__spec__.loader.__class__.__name__, lookalikes.__file__ == lookalikes.__spec__.origin, memcheck.plan.__path__ != [])
+print(sys.meta_path.count(OwnModules), getattr(colors, "WORD", None), lookalikes.skeleton.__code__.co_filename == lookalikes.__file__)
 """
 
 

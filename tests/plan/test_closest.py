@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.edge.closest import closest
+from memcheck.errors import closest
 
 WORDS = st.lists(st.text("abcde-", max_size=12), max_size=8)
 

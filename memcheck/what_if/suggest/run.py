@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
-from memcheck.edge.closest import closest
-from memcheck.errors import UsageError
+from memcheck.errors import UsageError, closest
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
