@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 
+from memcheck import __version__
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code.
@@ -13,8 +15,6 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments in (["--version"], ["-V"]) and sys.stdout is not None:
-        from memcheck import __version__
-
         try:
             sys.stdout.write(f"memcheck {__version__}\n")
             sys.stdout.flush()

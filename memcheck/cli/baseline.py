@@ -13,8 +13,7 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
 from memcheck.cli.review.baseline import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
-from memcheck.cli.tell import complain, write_bug_report
-from memcheck.cli.write import screen_of, write_stdout
+from memcheck.cli.write import complain, screen_of, write_bug_report, write_stdout
 from memcheck.config.find import Configurations
 from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.screen import one_line, percent

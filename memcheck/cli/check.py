@@ -8,8 +8,7 @@ import click
 
 from memcheck.cli.check_options import CHECK_OPTIONS, CHECK_SECTIONS
 from memcheck.cli.gate import run_check
-from memcheck.cli.job import is_launch
-from memcheck.cli.options import CheckOptions
+from memcheck.cli.options import CheckOptions, is_launch
 from memcheck.cli.parameters import AFTER_DASHES, LaunchCommand, files, options
 
 SECTIONS = {heading: tuple(option.key for option in section) for heading, section in CHECK_SECTIONS}

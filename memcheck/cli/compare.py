@@ -8,8 +8,7 @@ from memcheck.cli.judging import Gates
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, files, gpus, outputs
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.tell import complain
-from memcheck.cli.write import write_each
+from memcheck.cli.write import complain, write_each
 from memcheck.config.find import Configurations, find_plans
 from memcheck.configs.documents import is_config, load_plans
 from memcheck.errors import UsageError

@@ -36,8 +36,7 @@ from memcheck.cli.review.diff.report import FORMATS as RENDERERS
 from memcheck.cli.review.history.changed import Changes
 from memcheck.cli.review.history.checkout import Tree, lay_out, lay_out_files
 from memcheck.cli.review.history.git import inside_of, open_base
-from memcheck.cli.tell import complain, write_bug_report
-from memcheck.cli.write import write_each
+from memcheck.cli.write import complain, write_bug_report, write_each
 from memcheck.config.find import SKIPPED_FOLDERS, STDIN, SUFFIXES, Configurations, PlanFile, find_plans
 from memcheck.edge.opener import read_whole
 from memcheck.errors import DEFECT, ConfigurationError, UsageError

@@ -8,12 +8,11 @@ import click
 
 from memcheck import __version__
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
-from memcheck.cli.job import JOB, job_of, stated_answers, stated_beside, stated_changes
+from memcheck.cli.job import JOB, job_of
 from memcheck.cli.nothing import UnreadAnswers
-from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.options import CheckOptions, Output, stated_answers, stated_beside, stated_changes
 from memcheck.cli.parameters import AFTER_DASHES, COLOR, CONFIG, LaunchCommand, files, options, outputs
-from memcheck.cli.tell import complain, write_bug_report
-from memcheck.cli.write import prepare, write_document, write_each
+from memcheck.cli.write import complain, prepare, write_bug_report, write_document, write_each
 from memcheck.config.find import EVERY, Configurations, Gate, PlanFile, find_plans
 from memcheck.edge.screen import Screen
 from memcheck.errors import DEFECT, UsageError

@@ -7,8 +7,7 @@ from typing import NoReturn
 import click
 
 from memcheck.cli.parameters import files, setting
-from memcheck.cli.tell import complain, tell
-from memcheck.cli.write import write_document, write_file
+from memcheck.cli.write import complain, tell, write_document, write_file
 from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_plans
 from memcheck.configs.formats import WRITTEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from memcheck import __version__
@@ -22,8 +22,8 @@ from memcheck.cli.judging import (
     plan_files,
     size_of,
 )
-from memcheck.cli.options import STATED, CheckOptions, Output
-from memcheck.cli.write import prepare, write_each
+from memcheck.cli.options import STATED, CheckOptions, Output, refuse_beside_launch, repeated
+from memcheck.cli.write import complain, first, prepare, tell, write_bug_report, write_each
 from memcheck.config.find import Candidate, Configurations, PlanFile
 from memcheck.errors import DEFECT
 from memcheck.record import Record
@@ -97,8 +97,6 @@ def run_check(options: CheckOptions) -> int:
         ConfigurationError: a configuration file that cannot be used.
     """
     if options.launch:
-        from memcheck.cli.job import refuse_beside_launch
-
         refuse_beside_launch(options)
     if options.show_settings is not None:
         from memcheck.cli.settings import show_settings
@@ -146,13 +144,9 @@ def _run(options: CheckOptions, configurations: Configurations, gates: Gates, ke
         unseen.tell()
     report, fails = checked.report, checked.fails
     for item in report.unreadable:
-        from memcheck.cli.tell import complain
-
         complain(f"cannot read {item.path}: {item.message}")
     if not report.plans and not report.unreadable and not report.unchanged:
         if report.elsewhere:
-            from memcheck.cli.tell import tell_of_empty_share
-
             tell_of_empty_share(report.elsewhere, options)
         elif not options.allow_empty:
             from memcheck.cli.nothing import nothing_to_check
@@ -164,8 +158,6 @@ def _run(options: CheckOptions, configurations: Configurations, gates: Gates, ke
         write_all(options, whole.heard(report))
         whole.keep(checked.files, fails=fails)
     if report.defects:
-        from memcheck.cli.tell import write_bug_report
-
         write_bug_report(list(options.arguments), report.defects)
         return DEFECT
     if report.unreadable:
@@ -232,8 +224,6 @@ def check_paths(
     gates.warn_of_stale(plans)
     plain = not (unreadable or defects or gates.have_baselines)
     if unmarked:
-        from memcheck.cli.tell import warn_of_unmarked
-
         plain &= not warn_of_unmarked(unmarked, plans)
     report = Report(
         version=__version__,
@@ -252,8 +242,6 @@ def _stated(options: CheckOptions) -> tuple[str, ...]:
     """What the command line says of the jobs; nothing is loaded where it says nothing."""
     if not options.launch and not any(getattr(options, name) not in (None, ()) for name in STATED):
         return ()
-    from memcheck.cli.job import repeated
-
     return repeated(options)
 
 
@@ -269,3 +257,26 @@ def write_reports(report: Report, options: CheckOptions) -> None:
 def write_all(options: CheckOptions, render: Callable[[str, Screen], str | bytes]) -> None:
     """Render every format that was asked for, and send each to where it was asked for."""
     write_each(options.outputs, options.color, render, quiet=options.quiet, verbose=options.verbose)
+
+
+def tell_of_empty_share(elsewhere: int, options: CheckOptions) -> None:
+    """Say on stderr, where reports for programs do not get it, that other shares have every file."""
+    if not options.quiet:
+        where = (
+            "the only plan file is in another shard"
+            if elsewhere == 1
+            else f"all {elsewhere} plan files are in other shards"
+        )
+        tell(f"memcheck: nothing to check in shard {options.shard}: {where}\n")
+
+
+def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> bool:
+    """Say which files look like plans and were not judged, but for those that plans extend; whether there are any."""
+    bases = {os.path.normpath(path) for plan in plans for path in plan.sources}
+    left = [path for path in unmarked if os.path.normpath(path) not in bases]
+    if left:
+        tell(
+            f"memcheck: warning: not checked, because `memcheck: 1` is not at the top: {first(left)}\n"
+            "  help: a plan has that key; a file that plans extend needs none\n",
+        )
+    return bool(left)

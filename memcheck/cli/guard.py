@@ -18,50 +18,51 @@ def guarded(arguments: list[str]) -> int:
         open_missing()
     try:
         return dispatch(arguments)
-    except MemcheckError as error:
-        _say(error.message, error.help)
-        return error.exit_code
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return INTERRUPTED
     except BrokenPipeError:
         silence()
         return 0
-    except Exception as error:  # noqa: BLE001 - every exception of memcheck itself must end in a report
-        outside = _outside(error)
-        if outside:
-            _say(outside)
-            return UsageError.exit_code
-        from memcheck.cli.tell import write_bug_report
-
-        write_bug_report(arguments)
-        return DEFECT
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every exception of memcheck itself ends in a report
+        return _told(error, arguments)
 
 
 def dispatch(arguments: list[str]) -> int:
     """Plain ``check`` lines run at once; every other line goes through click, which costs as much as a whole check."""
-    if arguments[:1] == ["hook"]:
-        from memcheck.cli.hook import check_line
+    if arguments[:1] in (["hook"], ["check"]):
+        from memcheck.cli.plain import check_line, checked
 
-        arguments = check_line(arguments[1:])
-    if arguments[:1] == ["check"]:
-        from memcheck.cli.plain import parse_plain
-
-        options = parse_plain(arguments)
-        if options is not None:
-            from memcheck.cli.gate import run_check
-
-            return run_check(options)
+        if arguments[0] == "hook":
+            arguments = check_line(arguments[1:])
+        code = checked(arguments)
+        if code is not None:
+            return code
     from memcheck.cli.app import run_app
 
     return run_app(arguments)
+
+
+def _told(error: BaseException, arguments: list[str]) -> int:
+    """Say on stderr what ended a run, and return the exit code; what writes it is loaded only where something did."""
+    from memcheck.cli.write import complain, write_bug_report
+
+    if isinstance(error, MemcheckError):
+        complain(error.message, error.help)
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        complain("interrupted")
+        return INTERRUPTED
+    outside = _outside(error)
+    if outside:
+        complain(outside)
+        return UsageError.exit_code
+    write_bug_report(arguments)
+    return DEFECT
 
 
 UNWRITABLE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG)
 """What the system says when a stream takes no more."""
 
 
-def _outside(error: Exception) -> str:
+def _outside(error: BaseException) -> str:
     """What is wrong around memcheck, when that is why it failed; empty for a defect."""
     if isinstance(error, MemoryError):
         return "there is not enough memory"
@@ -75,10 +76,3 @@ def _outside(error: Exception) -> str:
     except OSError as gone:
         return f"cannot read the working directory: {gone.strerror}"
     return ""
-
-
-def _say(message: str, help: str = "") -> None:
-    """One error on stderr; what writes it is loaded only where there is one."""
-    from memcheck.cli.tell import complain
-
-    complain(message, help)

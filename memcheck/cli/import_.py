@@ -8,12 +8,10 @@ import click
 
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
 from memcheck.cli.init import write_new
-from memcheck.cli.job import stated_beside
 from memcheck.cli.nothing import UnreadAnswers
-from memcheck.cli.options import CheckOptions
+from memcheck.cli.options import CheckOptions, stated_beside
 from memcheck.cli.parameters import SectionedCommand, files, options
-from memcheck.cli.tell import complain, tell
-from memcheck.cli.write import write_document, write_stdout
+from memcheck.cli.write import complain, tell, write_document, write_stdout
 from memcheck.config.find import PlanFile
 from memcheck.configs.answers import FLAGS, Beside
 from memcheck.configs.config_file import NO_IMAGES

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from memcheck.cli.options import STATED, CheckOptions
+from memcheck.cli.options import STATED, CheckOptions, Share, launch_file, stated_answers, stated_beside, stated_changes
+from memcheck.cli.write import tell
 from memcheck.config.find import (
     DEFAULT_FAIL_ON,
     EVERY,
@@ -93,8 +94,6 @@ class Gates:
         beside: dict[str, object] = {}
         answers: dict[str, object] = {}
         if any(getattr(options, name) not in (None, ()) for name in STATED):
-            from memcheck.cli.job import stated_answers, stated_beside, stated_changes
-
             changes, beside, answers = stated_changes(options), stated_beside(options), stated_answers(options)
         return Gate(
             settings=settings,
@@ -158,9 +157,17 @@ class Gates:
         for file, baseline in self._baselines.items():
             stale = baseline.stale(results, lambda path, code: self.of(path).as_written and self.of(path).counts(code))
             if stale:
-                from memcheck.cli.tell import tell_of_stale
-
                 tell_of_stale(file, stale)
+
+
+def tell_of_stale(file: str, stale: Sequence[AcceptedFinding]) -> None:
+    """Say which entries of a baseline accept nothing any more."""
+    shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
+    more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
+    tell(
+        f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
+        "  help: `memcheck baseline write` takes it out\n",
+    )
 
 
 def baseline_file(options: CheckOptions, settings: Settings) -> str:
@@ -185,8 +192,6 @@ def candidates(
 ) -> Iterator[Candidate | Unreadable]:
     """Every file that the options, or else the configuration, mean, and that may hold plans; or the launch line."""
     if options.launch:
-        from memcheck.cli.job import launch_file
-
         return iter((Candidate(launch_file(options.launch), must_be_marked=False),))
     return find_candidates(
         options.paths or configurations.of_folder(os.getcwd()).paths or (".",),
@@ -210,8 +215,6 @@ def plan_files(
     """
     files = plans_among(candidates(options, configurations) if found is None else found, unmarked)
     if options.shard is not None:
-        from memcheck.cli.nothing import only_share
-
         files = only_share(files, options.shard, elsewhere)
     if options.from_ref is None:
         return files
@@ -224,6 +227,17 @@ def plan_files(
         lambda path: baseline_file(options, configurations.of(path)),
         stdin=STDIN in (options.paths or configurations.of_folder(os.getcwd()).paths),
     )
+
+
+def only_share(
+    files: Iterator[PlanFile | Unreadable], share: Share, elsewhere: list[str]
+) -> Iterator[PlanFile | Unreadable]:
+    """The files of one share; the paths of all others are added to ``elsewhere``."""
+    for file in files:
+        if share.takes(file.path):
+            yield file
+        else:
+            elsewhere.append(file.path)
 
 
 MANY = 16
@@ -264,7 +278,7 @@ def judged(file: PlanFile | Unreadable | FileVerdict, gates: Gates, keeper: Keep
 
     if isinstance(file, PlanFile):
         if keeper is not None:
-            return FileVerdict(file, *keeper.judge(file))
+            return FileVerdict(file, *keeper.judge(file, check_file))
         return FileVerdict(file, *check_file(file.path, file.data, gates.of(file.path)))
     return FileVerdict(file, [refused(file, gates.of(file.path))] if file.refused else [], [])
 

@@ -372,10 +372,8 @@ class Keeper:
         self._gates.add_met(_read_met(met))
         return FileVerdict(file, results, [])
 
-    def judge(self, file: PlanFile) -> Answer:
+    def judge(self, file: PlanFile, check_file: Callable[[str, bytes, Gate], Answer]) -> Answer:
         """Judge a file, and keep the verdict."""
-        from memcheck.judge import check_file
-
         gate = self._gates.of(file.path)
         if not self._verdicts.usable:
             return check_file(file.path, file.data, gate)

@@ -6,8 +6,7 @@ import click
 
 from memcheck import __version__
 from memcheck.cli.parameters import CONFIG, files
-from memcheck.cli.tell import tell
-from memcheck.cli.write import write_document, write_stdout
+from memcheck.cli.write import tell, write_document, write_stdout
 from memcheck.config.find import Configurations, PlanFile
 from memcheck.config.read import page_address
 from memcheck.configs.documents import load_plans, only_plan

@@ -2,7 +2,7 @@
 
 Options that are for a framework's config or a script, where a run reads none: they are said, never ignored.
 
-Which of the files that were found a run takes: one machine's share of them, and what the search leaves out.
+What the search of a folder leaves out.
 
 Where the counts of ``--statistics`` go.
 """
@@ -15,20 +15,17 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from memcheck.cli.job import stated_beside
-from memcheck.cli.options import CheckOptions
-from memcheck.cli.tell import tell, warn_of_unseen
-from memcheck.cli.write import screen_of, write_stdout
+from memcheck.cli.options import CheckOptions, stated_beside
+from memcheck.cli.write import first, screen_of, tell, write_stdout
 from memcheck.config.find import Configurations, PlanFile
-from memcheck.config.unseen import UnseenPlans
+from memcheck.config.unseen import Unseen, UnseenPlans
 from memcheck.configs.nearby import Nearby, nearby
 from memcheck.configs.types import JOB
 from memcheck.edge.screen import one_line, plural, put
 from memcheck.errors import UsageError
 from memcheck.plan.sniff import looks_like_plan
-from memcheck.record import Record
 from memcheck.report.screens import statistics
-from memcheck.rules.result import Report, Unreadable
+from memcheck.rules.result import Report
 
 SHOWN = 4
 """Command lines that are shown."""
@@ -128,37 +125,16 @@ class UnreadAnswers:
         tell(f"memcheck: warning: {said}\n")
 
 
-class Share(Record):
-    """One of several shares of the plan files."""
-
-    number: int
-    """The number of this share, from 1."""
-    shares: int
-    """How many shares there are."""
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.shares}"
-
-    def takes(self, path: str) -> bool:
-        """Whether a file, by its shown path, belongs to this share.
-
-        The path alone decides: a file that comes or goes moves no other file to another machine.
-        """
-        import hashlib
-
-        digest = hashlib.sha256(os.fsencode(path)).digest()
-        return int.from_bytes(digest[:8], "big") % self.shares == self.number - 1
-
-
-def only_share(
-    files: Iterator[PlanFile | Unreadable], share: Share, elsewhere: list[str]
-) -> Iterator[PlanFile | Unreadable]:
-    """The files of one share; the paths of all others are added to ``elsewhere``."""
-    for file in files:
-        if share.takes(file.path):
-            yield file
-        else:
-            elsewhere.append(file.path)
+def warn_of_unseen(unseen: Unseen) -> None:
+    """Say which plans, and which folders, the search of a folder left out."""
+    said = []
+    if unseen.plans:
+        count = len(unseen.plans)
+        what = f"{count:,} {'plan' if count == 1 else 'plans'} in folders that a search leaves out"
+        said.append(f"{what}: {first(unseen.plans)}")
+    if unseen.left:
+        said.append(f"not looked into, for too many files or a link out of the repository: {first(unseen.left)}")
+    tell(f"memcheck: warning: not checked: {'; '.join(said)}\n  help: name the folder in the paths to check it\n")
 
 
 class UnseenSearch(UnseenPlans):

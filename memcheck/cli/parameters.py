@@ -62,16 +62,18 @@ def rules() -> list[tuple[str, str]]:
 
 def gpus() -> list[tuple[str, str]]:
     """The GPUs of the catalog."""
-    from memcheck.catalog.names import gpu_names
-
-    return [(name, "") for name in gpu_names()]
+    return _records("gpu")
 
 
 def models() -> list[tuple[str, str]]:
     """The models of the catalog."""
-    from memcheck.catalog.names import model_names
+    return _records("model")
 
-    return [(name, "") for name in model_names()]
+
+def _records(kind: str) -> list[tuple[str, str]]:
+    from memcheck.catalog.names import canonical_names
+
+    return [(name, "") for name in canonical_names(kind)]
 
 
 _Value = TypeVar("_Value")

@@ -16,12 +16,10 @@ import click
 
 from memcheck import guard
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
-from memcheck.cli.job import stated_changes
 from memcheck.cli.judging import CLEAN, FINDINGS
-from memcheck.cli.options import CheckOptions
+from memcheck.cli.options import CheckOptions, stated_changes
 from memcheck.cli.parameters import AFTER_DASHES, LaunchCommand, options
-from memcheck.cli.tell import complain, tell
-from memcheck.cli.write import write_document, write_stdout
+from memcheck.cli.write import complain, tell, write_document, write_stdout
 from memcheck.configs.wrapper_command import counts
 from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen

@@ -19,15 +19,14 @@ import click
 
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
 from memcheck.cli.gate import check_paths
-from memcheck.cli.job import launch_file
 from memcheck.cli.judging import CLEAN, FINDINGS, Gates, configurations_of
-from memcheck.cli.options import CheckOptions
+from memcheck.cli.options import CheckOptions, launch_file
 from memcheck.cli.parameters import AFTER_DASHES, CONFIG, LaunchCommand, options
-from memcheck.cli.tell import complain, tell, write_bug_report
+from memcheck.cli.write import complain, tell, write_bug_report
 from memcheck.config.find import Candidate, PlanFile
 from memcheck.configs.launch_devices import asked, catalog_gpu, hinted_gpu, per_node
-from memcheck.configs.syntax import COMMAND, load_config, syntax_of
-from memcheck.configs.types import ConfigError
+from memcheck.configs.syntax import load_config, syntax_of
+from memcheck.configs.types import COMMAND, ConfigError
 from memcheck.edge.screen import Screen
 from memcheck.errors import DEFECT, UsageError
 from memcheck.plan.text import decode, read_bytes

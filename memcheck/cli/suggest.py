@@ -9,10 +9,10 @@ import click
 
 from memcheck.cli.parameters import COLOR, CONFIG, files, one_of, typed
 from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.progress import counting
 from memcheck.cli.review.fix import difference, replace_files
-from memcheck.cli.tell import counting, tell
 from memcheck.cli.values import share
-from memcheck.cli.write import screen_of, write_document, write_stdout
+from memcheck.cli.write import screen_of, tell, write_document, write_stdout
 from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError

@@ -7,7 +7,7 @@ import click
 from memcheck.cli.compare import subjects
 from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, CONFIG, files, outputs, typed
-from memcheck.cli.tell import progress
+from memcheck.cli.progress import progress
 from memcheck.cli.write import write_each
 from memcheck.errors import UsageError
 from memcheck.what_if.sweep import Axis, axis, grid, sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memcheck.cli.options import Output
+from memcheck.cli.options import Output, Share
 from memcheck.errors import closest
 from memcheck.report import BINARY, FORMATS
 
@@ -13,10 +13,6 @@ MOST_DIGITS = 9
 """The most digits of a number of shares or processes: to read more takes long, and int() refuses the longest."""
 MOST_JOBS = 60
 """Processes that one process can wait for on every system."""
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from memcheck.cli.nothing import Share
 
 
 def share(written: str) -> float:
@@ -134,8 +130,6 @@ def jobs(written: str) -> int | None:
 
 def shard(written: str) -> Share:
     """``2/4``: the second of four shares."""
-    from memcheck.cli.nothing import Share
-
     number, slash, count = written.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal() and len(count) <= MOST_DIGITS):
         raise ValueError(f"{written!r} is not of the form 2/4")

@@ -1,14 +1,15 @@
-"""Where output goes: streams and files, and what the terminal of a stream understands."""
+"""Where output goes: streams and files, what the terminal of a stream understands, and what is said on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from memcheck import __version__
 from memcheck.cli.options import Output
 from memcheck.edge.opener import refuse_way_out
-from memcheck.edge.screen import Screen, document, inert, silence, whole_number
+from memcheck.edge.screen import Screen, clean, document, inert, one_line, put, silence, whole_number, wrap
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
 
@@ -75,14 +76,39 @@ def use_links(stream: TextIO, color: str, environment: Mapping[str, str]) -> boo
         return color != "never" and forced != "0"
     if not is_terminal(stream):
         return False
-    from memcheck.cli.tell import understood
-
     return understood(environment)
 
 
 def speaks_unicode(stream: TextIO) -> bool:
     """Whether bars can be drawn with block characters."""
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "").replace("_", "") in ("utf8", "utf8sig")
+
+
+PROGRAMS = ("ghostty", "iTerm.app", "vscode", "WezTerm")
+"""Values of ``TERM_PROGRAM`` of terminals that show hyperlinks."""
+TERMS = ("alacritty", "foot", "xterm-ghostty", "xterm-kitty")
+"""Beginnings of ``TERM`` of terminals that show hyperlinks."""
+MARKS = ("KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION")
+"""Variables that only such terminals set."""
+MULTIPLEXERS = ("TMUX", "STY")
+"""tmux drops hyperlinks before 3.4, and screen always."""
+FIRST_VTE = 5000
+"""GNOME Terminal and its relatives: hyperlinks work since VTE 0.50."""
+
+
+def understood(environment: Mapping[str, str]) -> bool:
+    """Whether the terminal that this environment describes shows hyperlinks."""
+    if environment.get("CI") or environment.get("TERM") == "dumb":
+        return False
+    if any(environment.get(name) for name in MULTIPLEXERS):
+        return False
+    vte = environment.get("VTE_VERSION", "")
+    return (
+        environment.get("TERM_PROGRAM") in PROGRAMS
+        or environment.get("TERM", "").startswith(TERMS)
+        or any(environment.get(name) for name in MARKS)
+        or (whole_number(vte) or 0) >= FIRST_VTE
+    )
 
 
 APPENDED = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
@@ -208,3 +234,94 @@ _OPEN_FILES = ("/dev/", "/proc/self/fd/")
 def _send(path: str, data: bytes, mode: str) -> None:
     with open(path, mode) as file:
         file.write(data)
+
+
+HANGS = 2
+"""Columns that what goes on from the line before is moved by."""
+
+
+def tell(text: str) -> None:
+    """Write a message: on a terminal broken between words, elsewhere each line whole, so that ``grep`` finds it."""
+    stream = sys.stderr
+    put(stream, filled(text, width_of(stream, os.environ)) if is_terminal(stream) else text)
+
+
+def filled(text: str, columns: int) -> str:
+    """The text in lines of at most ``columns`` cells; the rest of a broken line is indented."""
+    lines: list[str] = []
+    for line in clean(text).split("\n"):
+        start = line.lstrip(" ")
+        lead = " " * (len(line) - len(start))
+        first, *rest = wrap(start, max(columns - len(lead) - HANGS, 1), -HANGS)
+        lines += [lead + first, *(lead + " " * HANGS + part for part in rest)]
+    return "\n".join(lines)
+
+
+def complain(message: str, help: str = "") -> None:
+    """One error on stderr, with what to do about it."""
+    text = f"memcheck: error: {message}\n" + (f"  help: {help}\n" if help else "")
+
+    try:
+        tell(text)
+    except BrokenPipeError:
+        silence()
+
+
+def first(paths: Sequence[str]) -> str:
+    """The first paths, and how many more there are."""
+    return ", ".join(map(one_line, paths[:5])) + (f" and {len(paths) - 5:,} more" if len(paths) > 5 else "")
+
+
+TEMPLATE = """\
+### memcheck failed
+
+What I did:
+
+```
+memcheck {command}
+```
+
+What happened:
+
+```
+{trace}
+```
+
+| | |
+|---|---|
+| memcheck | {version} |
+| Python | {python} |
+| platform | {platform} |
+
+The plan, if it can be shown (the smallest that still fails):
+
+```yaml
+
+```
+"""
+
+
+def write_bug_report(arguments: list[str], traces: tuple[str, ...] = ()) -> None:
+    """Write the report (of the exception being handled, or of the given traces) and say where it is."""
+    import platform
+    import shlex
+    import tempfile
+    import traceback
+
+    text = TEMPLATE.format(
+        command=shlex.join(arguments),
+        trace="\n\n".join(traces or (traceback.format_exc().rstrip(),)),
+        version=__version__,
+        python=sys.version.split()[0],
+        platform=platform.platform(),
+    )
+    last = (traces[0] if traces else traceback.format_exc()).rstrip().rpartition("\n")[2]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="memcheck-defect-", suffix=".md", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.write(text)
+    except OSError as error:
+        complain(f"this is a defect of memcheck, and no report could be written ({error}): {last}")
+        return
+    complain(f"this is a defect of memcheck: {last}", f"please open an issue with the text of {file.name}")

@@ -25,9 +25,9 @@ from memcheck.configs.refusals import (
     elsewhere,
     learning_script,
 )
-from memcheck.configs.syntax import ARGUMENTS, COMMAND, PYTHON, load_config, syntax_of
+from memcheck.configs.syntax import ARGUMENTS, PYTHON, load_config, syntax_of
 from memcheck.configs.trainer_script import LENGTHS, objectives_named, otherwise_named, script_of
-from memcheck.configs.types import ConfigError
+from memcheck.configs.types import COMMAND, ConfigError
 from memcheck.plan.finding import Location, Span
 
 TYPE = "model_type"

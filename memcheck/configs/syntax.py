@@ -12,10 +12,8 @@ from memcheck.configs.launch_lines import without_containers
 from memcheck.configs.megatron_bridge import is_bridge
 from memcheck.configs.python_code import kind_of
 from memcheck.configs.serve_lines import is_dockerfile
-from memcheck.configs.types import NO_DEFINES
+from memcheck.configs.types import COMMAND, NO_DEFINES
 
-COMMAND = "<command>"
-"""What messages call a command line that was given instead of a file."""
 JSON, TOML, YAML, ARGUMENTS, PYTHON = "json", "toml", "yaml", "arguments", "python"
 _SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
 LAUNCH = "#! the launch in this file"

@@ -10,6 +10,8 @@ from memcheck.record import Record
 
 MOST_PLACES = 3
 """Other places of one cause that a message names."""
+COMMAND = "<command>"
+"""What messages call a command line that was given instead of a file."""
 JOB = "job"
 """The variable by which the user says which job of a Python file is meant: the line of its trainer."""
 NO_DEFINES: Mapping[str, str] = {}

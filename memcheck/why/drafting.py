@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from memcheck.catalog.names import UnknownNameError, find_model
 from memcheck.configs.documents import load_plans
-from memcheck.configs.syntax import COMMAND
+from memcheck.configs.types import COMMAND
 from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.verify.subject import changed

@@ -8,8 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from memcheck.cli.tell import understood
-from memcheck.cli.write import screen_of
+from memcheck.cli.write import screen_of, understood
 from memcheck.edge.screen import Screen
 from memcheck.report.brief import concise
 from memcheck.report.forge import page, published, quoted

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cli import tell
+from memcheck.cli import progress
 from memcheck.edge.screen import width
 from memcheck.report.table import fitting
 from tests.cli.plans import write, write_over
@@ -96,8 +96,8 @@ def test_a_sweep_leaves_no_trace_of_how_far_it_was(monkeypatch: pytest.MonkeyPat
     """A terminal shows the count of points while they are estimated; the table comes where it stood."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(tell, "SECONDS", 0.0)
-    show = tell.progress("sweep", 3, wanted=False)
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    show = progress.progress("sweep", 3, wanted=False)
     assert show is not None
     for done in (1, 2, 3):
         show(done)
@@ -112,8 +112,8 @@ def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     """A terminal shows a count once patience ends, and nothing of it is left; a pipe stays silent."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(tell, "QUIET_S", 0.0)
-    monkeypatch.setattr(tell, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
     assert main(["suggest", "over.yaml", "--format", "json"]) == 0
     told = screen.getvalue()
     assert "\rsuggest: 64 plans looked at" in told

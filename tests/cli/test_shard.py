@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcheck.__main__ import main
-from memcheck.cli.nothing import Share, only_share
+from memcheck.cli.judging import only_share
+from memcheck.cli.options import Share
 from memcheck.config.find import PlanFile
 from memcheck.rules.result import Unreadable
 from tests.cli.plans import write, write_broken, write_over

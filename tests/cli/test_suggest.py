@@ -343,7 +343,7 @@ def test_a_search_that_is_cut_short_says_so(capsys: Capture) -> None:
 @pytest.mark.slow
 def test_a_log_hears_of_a_long_search(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no terminal, a line is written now and then: how many plans, in how many of so many seconds."""
-    monkeypatch.setattr("memcheck.cli.tell.LOG_S", 0.0)
+    monkeypatch.setattr("memcheck.cli.progress.LOG_S", 0.0)
     assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "600"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from memcheck.cli.tell import complain, filled
+from memcheck.cli.write import complain, filled
 from memcheck.edge.screen import width
 from tests.cli.test_terminal import Stream
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memcheck.cli.hook import ENTRY, check_line
+from memcheck.cli.plain import ENTRY, check_line
 from memcheck.errors import UsageError
 
 FAILS = "llama-3.1-8b-tp4-a100-40gb.yaml"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cli import tell as hyperlinks
+from memcheck.cli import write as hyperlinks
 from memcheck.report import FORMATS
 from tests.cli.plans import write, write_over
 

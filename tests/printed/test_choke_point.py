@@ -15,7 +15,7 @@ WRITES = {
     ("memcheck/cli/write.py", "_print"): "the place itself on stdout, behind `inert` and `document`",
     ("memcheck/__main__.py", "main"): "the version, a literal, before anything is imported",
     ("memcheck/cli/write.py", "_send"): "a report's file",
-    ("memcheck/cli/tell.py", "write_bug_report"): "a defect's file",
+    ("memcheck/cli/write.py", "write_bug_report"): "a defect's file",
     ("memcheck/cli/init.py", "write_new"): "a new plan's file",
     ("memcheck/cli/replace.py", "_fill"): "a mended plan's file, or a report's",
     ("memcheck/cli/replace.py", "put_in_place"): "a report's file that cannot be replaced",

@@ -16,8 +16,7 @@ from typing import TypeVar
 from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
-from memcheck.cli.tell import complain, tell, write_bug_report
-from memcheck.cli.write import write_document
+from memcheck.cli.write import complain, tell, write_bug_report, write_document
 from memcheck.config.find import STDIN
 from memcheck.configs.documents import is_config
 from memcheck.errors import DEFECT, UsageError
