@@ -37,6 +37,7 @@ from memcheck.rules.result import (
     defect_result,
 )
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
+from memcheck.rules.types import LockedLimits, located, no_document, traced
 from memcheck.rules.when import rows_have_limit
 
 CLOSE, UNSURE = "MEM103", "MEM104"
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
-    from memcheck.rules.governance import LockedLimits
 
     Stated = TypeVar("Stated")
 
@@ -91,8 +91,6 @@ def _check_file(path: str, data: bytes, gate: Gate, read: list[Document]) -> tup
         return results, traces
     read += documents
     if not documents:
-        from memcheck.rules.located import no_document
-
         results.append(PlanResult(path=path, document=0, name=stem(path), status=ERROR, findings=(no_document(path),)))
     comments = None
     marked: dict[int, bool] = {}
@@ -180,12 +178,8 @@ def check_document(document: Document, gate: Gate, comments: Suppressions | None
             result, judged = judge(plan, document, result, gate)
             findings += judged
         except (ResolutionError, UnsupportedError) as error:
-            from memcheck.rules.located import located
-
             findings += located(error, document)
     if findings:
-        from memcheck.rules.located import traced
-
         findings = traced(findings, document)
     return with_findings(result, findings, gate, comments.begin(document) if comments is not None else None)
 
@@ -296,8 +290,6 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     """The plan's policy under the command line's and over the configuration's."""
     settings = gate.settings
     if settings.policy is not None and settings.policy.locked:
-        from memcheck.rules.governance import held
-
         stated = held(stated, configured_limits(settings))
 
     def first(*values: Stated | None) -> Stated | None:
@@ -315,10 +307,20 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     )
 
 
+def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
+    """Return a plan's policy where it is stricter than the limits, and the limits where it is not."""
+    fail, warn = stated.fail_above, stated.warn_above
+    return stated._replace(
+        fail_above=None if fail is None else min(fail, limits.fail_above),
+        warn_above=None if warn is None else min(warn, limits.warn_above),
+        overhead=None,
+        uncertain=limits.uncertain if limits.uncertain == "fail" else stated.uncertain,
+        unpacked=limits.unpacked if limits.unpacked == "fail" else stated.unpacked,
+    )
+
+
 def configured_limits(settings: Settings) -> LockedLimits:
     """The limits that a locked policy holds plans to."""
-    from memcheck.rules.governance import LockedLimits
-
     fail, warn = settings.fail_above, settings.warn_above
     return LockedLimits(
         fail_above=DEFAULT_FAIL_ABOVE if fail is None else fail,

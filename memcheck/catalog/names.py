@@ -8,6 +8,7 @@ Reads a model's ``config.json``, or says what is wrong with it.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 
 from memcheck.edge.opener import is_folder, is_inside, read_start, real_path, repository
@@ -158,15 +159,74 @@ def _close(kind: str, wanted: str) -> tuple[str, ...]:
 
     Kept: a plan's own GPU, whose memory it states, is looked for by whoever would like to know more of it.
     """
-    from memcheck.catalog.hub_ids import stem
-
     index = read_index(kind)
-    short = stem(wanted.rpartition("/")[2])
+    short = without_storage(wanted.rpartition("/")[2])
     found: list[str] = []
     for match in closest(short, index, 12):
         if index[match] not in found:
             found.append(index[match])
     return tuple(found[:3])
+
+
+STORED = frozenset(
+    {
+        *("bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp4", "mxfp4", "nvfp4", "fp8", "fp16", "fp32", "bf16"),
+        *("unsloth", "awq", "gptq", "hqq", "eetq", "aqlm", "autoround", "torchao", "quantized", "quant", "marlin"),
+        *("w4a16", "w8a8", "w8a16", "quantized.w4a16", "quantized.w8a8", "quantized.w8a16", "gguf", "mlx", "hf"),
+        *("dynamic", "block", "kv", "128g", "sym", "sharded"),
+    }
+)
+"""Words at the end of an id that say how weights are stored, which changes no dimension."""
+TUNED = frozenset({"instruct", "it", "chat", "base", "pt", "thinking", "reasoning", "sft", "mixture", "dpo", "rlvr"})
+"""Words at the end of an id for a stage of training on the same dimensions."""
+LONGEST_ID = 96
+"""Characters of a repository's name on the Hub."""
+
+
+class Copy(Record):
+    """What an id that the catalog lacks is a copy of."""
+
+    name: str
+    """The catalog's record."""
+    without: tuple[str, ...]
+    """What was left out of the id until it was a name: the organisation with its slash, words with their hyphen."""
+
+
+def copied(written: str, index: Mapping[str, str]) -> Copy | None:
+    """The record whose copy ``written`` is by its name: ``unsloth/Llama-3.1-8B-Instruct-bnb-4bit``.
+
+    ``index``: every known name, in lower case -> record. None unless what is left is one of them exactly.
+    """
+    organisation, slash, name = written.rpartition("/")
+    if not name or len(name) > LONGEST_ID or (slash and not _is_word(organisation)):
+        return None
+    left = name
+    while left.lower() not in index:
+        left = _without_last_word(left, STORED | TUNED)
+        if not left:
+            return None
+    return Copy(index[left.lower()], tuple(part for part in (organisation + slash, name[len(left) :]) if part))
+
+
+def without_storage(name: str) -> str:
+    """``name``, which has no organisation, without words at its end that say how weights are stored."""
+    while shorter := _without_last_word(name, STORED):
+        name = shorter
+    return name
+
+
+def _without_last_word(name: str, words: frozenset[str]) -> str:
+    """``name`` up to a last word that is one of ``words``; empty where it is not."""
+    for joint in ("-", "_"):
+        shorter, _, word = name.rpartition(joint)
+        if shorter and word.lower() in words:
+            return shorter
+    return ""
+
+
+def _is_word(organisation: str) -> bool:
+    """Whether ``organisation`` can be the name of an account on the Hub: it is neither a path nor empty."""
+    return organisation.replace("-", "").replace("_", "").replace(".", "").isalnum() and organisation[0] != "."
 
 
 @lru_cache(maxsize=512)
@@ -183,8 +243,6 @@ def find_model(name: str) -> Model:
     try:
         canonical, record = find_record("model", name)
     except UnknownNameError:
-        from memcheck.catalog.hub_ids import copied
-
         copy = copied(name.strip(), read_index("model"))
         if copy is None:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.cli.options import Output, Share
+from memcheck.config.find import fraction
 from memcheck.errors import closest
 from memcheck.report import BINARY, FORMATS
 
@@ -17,8 +18,6 @@ MOST_JOBS = 60
 
 def share(written: str) -> float:
     """``0.9`` or ``90%``."""
-    from memcheck.config.read import fraction
-
     return fraction(written)
 
 

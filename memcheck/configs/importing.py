@@ -33,8 +33,8 @@ from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.text import read_bytes
 from memcheck.record import Record
-from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
+from memcheck.rules.types import located
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "model": plan_types.ModelSpec._fields,

@@ -16,6 +16,8 @@ ROOT = os.path.join(os.path.abspath(os.sep), "workspace")
 class FilesInMemory:
     """Bytes by relative path with forward slashes, such as ``configs/train.yaml``; folders follow from the paths."""
 
+    root = ROOT
+
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
 

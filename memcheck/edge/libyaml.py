@@ -84,11 +84,55 @@ def _late(package: ModuleType, module: str, error: str) -> Callable[..., Any]:
 def _run(package: ModuleType) -> ModuleType:
     """The package, run now if it was not."""
     if vars(package).pop("__getattr__", None) is not None:
-        from memcheck.edge.patterns import late_patterns
-
-        with late_patterns("yaml."):
-            package.__spec__.loader.exec_module(package)  # type: ignore[union-attr]
+        _compiling_late(lambda: package.__spec__.loader.exec_module(package))  # type: ignore[union-attr]
     return package
+
+
+class LatePattern:
+    """A regular expression that is compiled when it is first asked for something."""
+
+    __slots__ = ("_arguments", "_compile", "_pattern")
+
+    def __init__(self, compiled: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._compile = compiled
+        self._arguments = arguments
+        self._pattern: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        """What the compiled pattern has under that name."""
+        if self._pattern is None:
+            self._pattern = self._compile(*self._arguments)
+        return getattr(self._pattern, name)
+
+
+def _compiling_late(run: Callable[[], object]) -> None:
+    """Run what imports modules of PyYAML, whose patterns compile late; others imported along compile as ever.
+
+    PyYAML's ``reader`` and ``resolver`` compile patterns over the whole of Unicode when they are imported: a third of
+    the time that importing it takes.
+    """
+    import re
+
+    compiled = re.compile
+
+    def late(*arguments: Any) -> Any:
+        of_yaml = sys._getframe(1).f_globals.get("__name__", "").startswith("yaml.")  # noqa: SLF001 - no other way
+        return LatePattern(compiled, arguments) if of_yaml else compiled(*arguments)
+
+    re.compile = late  # type: ignore[assignment]
+    try:
+        run()
+    finally:
+        re.compile = compiled
+
+
+def scalar_patterns() -> dict[str, Any]:
+    """PyYAML's patterns of scalars by the first character, which most plans have no need for."""
+    _compiling_late(lambda: __import__("yaml.resolver"))
+    from yaml.resolver import Resolver
+
+    found: dict[str, Any] = Resolver.yaml_implicit_resolvers
+    return found
 
 
 if TYPE_CHECKING or "yaml" in sys.modules:
@@ -99,4 +143,4 @@ else:
     except Exception:  # noqa: BLE001 - another PyYAML than those we know: as ever
         import yaml
 
-__all__ = ["yaml"]
+__all__ = ["scalar_patterns", "yaml"]

@@ -392,10 +392,9 @@ def repository(folder: str) -> tuple[str, bool]:
 
 
 def _repository(folder: str) -> tuple[str, bool]:
-    if in_memory() is not None:
-        from memcheck.edge.in_memory import ROOT
-
-        return ROOT, True
+    files = in_memory()
+    if files is not None:
+        return files.root, True
     ancestor = folder
     while not os.path.exists(os.path.join(ancestor, ".git")):
         parent = os.path.dirname(ancestor)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from memcheck.catalog.names import UnknownNameError, find_gpu
 from memcheck.config.find import Configurations
 from memcheck.configs.answers import Beside
 from memcheck.configs.importing import Imported, import_config
@@ -263,8 +264,6 @@ def _write_config(folder: str, job: LiveJob) -> None:
 
 
 def _known(name: str) -> bool:
-    from memcheck.catalog.names import UnknownNameError, find_gpu
-
     try:
         find_gpu(name)
     except UnknownNameError:

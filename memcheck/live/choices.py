@@ -21,8 +21,8 @@ from memcheck.plan.read import SHORT
 from memcheck.plan.schema import Schema, branches, load_schema, schema_of
 from memcheck.plan.types import PolicySpec
 from memcheck.rules.budget import divisors
-from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
+from memcheck.rules.types import located
 from memcheck.what_if.variants import Frames, Variants
 
 NAMES = ("name", "config", "architecture", "rough")

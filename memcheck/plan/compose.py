@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from memcheck.edge.libyaml import yaml
+from memcheck.edge.libyaml import scalar_patterns, yaml
 from memcheck.plan import finding as codes
 from memcheck.plan.places import Collection, Entry, Via
 from memcheck.record import Record
@@ -70,12 +70,7 @@ def number(text: str) -> tuple[object, bool]:
 
 
 def _patterns() -> dict[str, Any]:
-    """Return PyYAML's patterns of scalars by the first character, which most plans have no need for."""
-    from memcheck.edge.patterns import late_patterns
-
-    with late_patterns("yaml."):
-        from yaml.resolver import Resolver
-    _resolvers.update(Resolver.yaml_implicit_resolvers)
+    _resolvers.update(scalar_patterns())
     return _resolvers
 
 

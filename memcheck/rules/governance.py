@@ -6,7 +6,6 @@ How many GPU hours a run takes whose steps the plan states.
 from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
-from memcheck.plan.types import PolicySpec
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
 from memcheck.timing.step import step_time
@@ -36,31 +35,6 @@ class Governance(Record):
     def locks(self, code: str) -> bool:
         """Whether no comment may hide findings of a rule."""
         return self.forbid_suppressions or (self.locked and code.startswith(self.locked_rules))
-
-
-class LockedLimits(Record):
-    """The configured thresholds (fractions of capacity) and overhead that ``locked`` holds plans to."""
-
-    fail_above: float
-    warn_above: float
-    overhead: str | float | None = None
-    """None: as the engine models it."""
-    uncertain: str = "warn"
-    """What an interval that crosses the limit does."""
-    unpacked: str = "warn"
-    """What rows do that are not packed and fit only up to a length."""
-
-
-def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
-    """Return a plan's policy where it is stricter than the limits, and the limits where it is not."""
-    fail, warn = stated.fail_above, stated.warn_above
-    return stated._replace(
-        fail_above=None if fail is None else min(fail, limits.fail_above),
-        warn_above=None if warn is None else min(warn, limits.warn_above),
-        overhead=None,
-        uncertain=limits.uncertain if limits.uncertain == "fail" else stated.uncertain,
-        unpacked=limits.unpacked if limits.unpacked == "fail" else stated.unpacked,
-    )
 
 
 def gpu_hours(context: RuleContext) -> float | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.errors import UnsupportedError
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
 from memcheck.models.types import Architecture, Rough
-from memcheck.plan.finding import Code, Finding, Location
+from memcheck.plan import finding as codes
+from memcheck.plan.finding import Code, Finding, Location, Span
 from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
@@ -18,7 +21,7 @@ from memcheck.rules import GATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.rules.governance import Governance, LockedLimits
+    from memcheck.rules.governance import Governance
 
 
 def place(document: Document, pointer: str) -> Location:
@@ -59,6 +62,19 @@ def is_written(document: Document, pointer: str) -> bool:
     """
     mark = document.marks.get(pointer)
     return mark is not None and (mark.key is not None or mark.used_at is not None)
+
+
+class LockedLimits(Record):
+    """The configured thresholds (fractions of capacity) and overhead that ``locked`` holds plans to."""
+
+    fail_above: float
+    warn_above: float
+    overhead: str | float | None = None
+    """None: as the engine models it."""
+    uncertain: str = "warn"
+    """What an interval that crosses the limit does."""
+    unpacked: str = "warn"
+    """What rows do that are not packed and fit only up to a length."""
 
 
 class RuleContext(Record):
@@ -202,3 +218,72 @@ class Rule(Record):
 def file_rule(code: Code, doc: str) -> Rule:
     """A rule whose findings are made while a file is read: its page and its example, without a check."""
     return Rule(code=code.code, name=code.name, severity=code.severity, summary=code.summary, doc=doc)
+
+
+PROBLEM_CODES = {
+    "model": codes.UNKNOWN_MODEL,
+    "gpu": codes.UNKNOWN_GPU,
+    "architecture": codes.UNSUPPORTED_ARCHITECTURE,
+    "config-key": codes.UNREAD_CONFIG_KEY,
+    "images": codes.INVALID_VALUE,
+    "rows": codes.INVALID_VALUE,
+    "base": codes.INVALID_VALUE,
+    "lora": codes.INVALID_VALUE,
+    "target": codes.INVALID_VALUE,
+    "config": codes.UNREADABLE_CONFIG,
+    "missing": codes.MISSING_KEY,
+    "conflict": codes.CONFLICTING_KEYS,
+}
+
+
+def located(error: ResolutionError | UnsupportedError, document: Document) -> list[Finding]:
+    """Return what could not be resolved or priced, as findings on the keys that ask for it."""
+    if isinstance(error, UnsupportedError):
+        where = place(document, error.pointer)
+        return [codes.NO_MEMORY_MODEL.at(where, error.message, help=error.help, pointer=error.pointer)]
+    return [
+        PROBLEM_CODES[problem.kind].at(
+            place(document, problem.pointer), problem.message, help=problem.help, pointer=problem.pointer
+        )
+        for problem in error.problems
+    ]
+
+
+def no_document(path: str) -> Finding:
+    """Return a file without any document was named as a plan: it must not pass for one."""
+    start = Location(path, Span(1, 1, 1, 1))
+    return codes.INVALID_PLAN.at(start, "the file holds no document", help="a plan starts with `memcheck: 1`")
+
+
+HERE = "used here"
+EXTENDED = "extended here"
+TAKEN = "taken from"
+"""A value of the framework config that is the plan's source."""
+
+
+def traced(findings: list[Finding], document: Document) -> list[Finding]:
+    """The findings, each with the alias, merge key or ``extends`` through which its key was brought in."""
+    return [_traced(finding, document) for finding in findings]
+
+
+def _traced(finding: Finding, document: Document) -> Finding:
+    use = _use(finding, document)
+    if use is None or any(where.span == use.span and where.path == use.path for _, where in finding.related):
+        return finding
+    taken = finding.location.note.startswith(TAKEN)
+    label = TAKEN if taken else EXTENDED if use.path != finding.location.path else HERE
+    return finding._replace(related=(*finding.related, (label, use)))
+
+
+def _use(finding: Finding, document: Document) -> Location | None:
+    """Return the use of the key that a finding points at; None if the key stands in the plan itself, or is not in
+    it.
+    """
+    pointer = finding.pointer
+    while pointer and pointer not in document.marks:
+        pointer = pointer.rpartition("/")[0]
+    mark = document.marks.get(pointer) if pointer else None
+    if mark is None or mark.used_at is None or mark.used_at.span.is_empty:
+        return None
+    own = {mark.value.path} | ({mark.key.path} if mark.key is not None else set())
+    return mark.used_at if finding.location.path in own else None

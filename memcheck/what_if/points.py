@@ -22,8 +22,8 @@ from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
 from memcheck.rules.budget import lacking
-from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
+from memcheck.rules.types import located
 from memcheck.timing.serving import decode_time
 from memcheck.timing.step import step_time
 from memcheck.timing.types import StepTime
