@@ -55,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "record": set(),
     "edge": {"record"},
-    "plan": {"edge", "record"},
+    "plan": {"edge", "errors", "record"},
     "catalog": {"edge", "errors", "plan", "record"},
     "models": {"edge", "errors", "record"},
     "autograd": {"errors", "models", "record"},

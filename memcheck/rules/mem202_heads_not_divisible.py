@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules.budget import divisors, listed
-from memcheck.rules.model_facts import head_counts, moves_heads
+from memcheck.rules.layout import head_counts, moves_heads
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split
 

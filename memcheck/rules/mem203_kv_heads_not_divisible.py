@@ -35,7 +35,7 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules.budget import divisors, listed
-from memcheck.rules.model_facts import kv_head_counts
+from memcheck.rules.layout import kv_head_counts
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split
 

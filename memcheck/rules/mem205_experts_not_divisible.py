@@ -43,7 +43,7 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules.budget import divisors, listed
-from memcheck.rules.model_facts import moes
+from memcheck.rules.layout import moes
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split
 

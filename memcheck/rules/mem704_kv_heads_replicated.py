@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.job.types import InferenceJob
 from memcheck.plan.finding import Finding
-from memcheck.rules.model_facts import kv_head_counts
+from memcheck.rules.layout import kv_head_counts
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import serves_divided
 
