@@ -29,8 +29,19 @@ Parts = tuple[tuple[str, int], ...]
 """Components, each with the index of a size."""
 Counts = list[tuple[int, int]]
 """Indices of sizes, each with its multiplicity."""
-Amount = tuple[tuple[int, int], ...]
-"""A sum of sizes: their indices, each with its multiplicity."""
+
+
+class Blocks(Record):
+    """Equal blocks of memory."""
+
+    size: int
+    """Index of the size of each; ``NOTHING``: there are none."""
+    times: int = 1
+    """How many; negative: they are taken off a sum."""
+
+
+Amount = tuple[Blocks, ...]
+"""A sum of blocks of several sizes."""
 
 
 class Bundle(Record):
@@ -97,12 +108,12 @@ class Recorder:
         self.hold_bundle(bundle, -1)
 
     def hold_amount(self, component: str, amount: Amount) -> None:
-        """Allocate a sum of sizes, given as (size, how many)."""
+        """Allocate a sum of blocks."""
         for size, times in amount:
             self.hold(component, size, times)
 
     def release_amount(self, component: str, amount: Amount) -> None:
-        """Free a sum of sizes, given as (size, how many)."""
+        """Free a sum of blocks."""
         for size, times in amount:
             self.release(component, size, times)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import Amount, NamedCurve, Recorder, layer_groups
+from memcheck.accounts.program import Amount, Blocks, NamedCurve, Recorder, layer_groups
 from memcheck.accounts.ranks import NUMBERED
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
@@ -521,7 +521,7 @@ class DataParallel:
 
     def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
         """Return the gradients that the backward of unit ``i`` has allocated."""
-        return ((curve.gradient_bytes, 1),)
+        return (Blocks(curve.gradient_bytes),)
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
         """Called after the backward of units ``i`` to ``end`` - 1. ``gradients``: what :meth:`unit_gradients`

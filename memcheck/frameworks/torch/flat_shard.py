@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
+from memcheck.accounts.program import NOTHING, Amount, Blocks, NamedCurve, Recorder
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import ceil_div, round_up, rounded
@@ -132,7 +132,7 @@ class FlatShardHooks(FullyShardHooks):
         """
         if not (self.reenters and unit.kind == "block"):
             return super().held_by_hook(unit, curve)
-        return ((unit.first_curve.input_bytes, 2), (unit.first_curve.output_gradient_bytes, 2))
+        return (Blocks(unit.first_curve.input_bytes, 2), Blocks(unit.first_curve.output_gradient_bytes, 2))
 
     def flatten_gradients(self, group: Group, unsharded: Amount, name: str) -> Amount:
         """Replace the gradients of the views by the gradient of the flat parameter, which is then reduced.

@@ -6,7 +6,7 @@ foreach_reduce), _fsdp_param_group.py (post_backward, finalize_backward).
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
+from memcheck.accounts.program import NOTHING, Amount, Blocks, NamedCurve, Recorder
 from memcheck.frameworks.torch.data_parallel import (
     FIRST_OF_PAIR,
     NO_GROUP,
@@ -129,8 +129,8 @@ class FullyShardHooks(DataParallel):
     def begin_step(self) -> None:
         """Hold the reduced gradients of earlier runs of the schedule in this step."""
         if self.options.several_backwards:
-            sharded = [(self.unit_groups[i].sharded_gradients, end - i) for i, end in self.layer_groups]
-            self.recorder.hold_amount("gradients", (*sharded, (self.root.sharded_gradients, 1)))
+            sharded = [Blocks(self.unit_groups[i].sharded_gradients, end - i) for i, end in self.layer_groups]
+            self.recorder.hold_amount("gradients", (*sharded, Blocks(self.root.sharded_gradients)))
 
     def begin_micro_batch(self, micro_batch: MicroBatch, *, others: bool) -> None:
         """Decide whether this micro-batch finds the parameters already gathered, as later ones of a pipeline do.
@@ -232,7 +232,7 @@ class FullyShardHooks(DataParallel):
             # the previous micro-batch's backward has left all parameters gathered
             self.after_end()
             self.gathered = [group.unsharded_params for group in self.unit_groups]
-            self.recorder.hold_amount(BUFFERS, tuple([(size, 1) for size in self.gathered]))
+            self.recorder.hold_amount(BUFFERS, tuple([Blocks(size) for size in self.gathered]))
         self.gradients_are_new = not self.pair_before if self.pair else micro_batch.is_first
         self.reduces_now = micro_batch.is_last and not options.stays_gathered
         self.keeps_parameters = options.stays_gathered or (options.keeps_gathered and not self.reduces_now)
@@ -258,7 +258,7 @@ class FullyShardHooks(DataParallel):
 
         A tensor-parallel embedding first allocates the gradient of the whole table, then clones this rank's rows of it.
         """
-        gradients: Amount = ((curve.gradient_bytes, 1),)
+        gradients = (Blocks(curve.gradient_bytes),)
         if not (self.units[i].kind == "embedding" and self.options.whole_table_gradient):
             return gradients
         clone = self.step_units.step_sizes.table_gradient_slice
@@ -267,7 +267,7 @@ class FullyShardHooks(DataParallel):
         self.recorder.mark("backward", "clone of the local embedding gradient")
         self.recorder.release("temporaries", clone)
         self.recorder.release_amount("gradients", gradients)
-        return (*gradients, (self.step_units.step_sizes.table_gradient, -1), (clone, 1))
+        return (*gradients, Blocks(self.step_units.step_sizes.table_gradient, times=-1), Blocks(clone))
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
         """Run FSDP2's post-backward hook of unit ``i``, which reshards it and reduce-scatters its ``gradients``.
@@ -282,11 +282,11 @@ class FullyShardHooks(DataParallel):
         if self._is_hooked(i, curve):
             reduced_by_root = self.step_units.groups[i].share_of_root.unsharded_gradients
             if reduced_by_root:  # a part of a tower's unit belongs to the root
-                gradients = (*gradients, (reduced_by_root, -1))
-                self.unsharded_root += ((reduced_by_root, end - i),)
+                gradients = (*gradients, Blocks(reduced_by_root, times=-1))
+                self.unsharded_root += (Blocks(reduced_by_root, end - i),)
             self._reduce_unit(i, curve, gradients)
         elif not self.unit_groups[i].unsharded_params and unit.kind not in self.options.wrapped_kinds:
-            self.unsharded_root += tuple([(place, times * (end - i)) for place, times in gradients])
+            self.unsharded_root += tuple([Blocks(size, times * (end - i)) for size, times in gradients])
         self.gathered[i:end] = [self.gathered[i]] * (end - i)
 
     def after_layers(self) -> None:
@@ -315,7 +315,7 @@ class FullyShardHooks(DataParallel):
                 )
             self.recorder.release("gradients", self._all_reduce_output(self.root, self.gradients_are_new))
         self.release_input()
-        self.recorder.release_amount(BUFFERS, ((self.backward_prefetched, 1), (self.unused_prefetch, 1)))
+        self.recorder.release_amount(BUFFERS, (Blocks(self.backward_prefetched), Blocks(self.unused_prefetch)))
 
     def release_input(self) -> None:
         """The input of the last reduction goes with the backward."""
@@ -323,7 +323,7 @@ class FullyShardHooks(DataParallel):
 
     def after_end(self) -> None:
         """Free the parameters that are still gathered after the backward."""
-        self.recorder.release_amount(BUFFERS, tuple([(size, 1) for size in self.gathered]))
+        self.recorder.release_amount(BUFFERS, tuple([Blocks(size) for size in self.gathered]))
 
     def hold_gathered(self, sign: int) -> None:
         """Hold (``sign`` 1) or release (-1) this chunk's gathered parameters while another chunk runs."""
@@ -470,7 +470,7 @@ class FullyShardHooks(DataParallel):
 
     def held_by_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
         """Return what is alive only because a unit's post-backward hook runs: the gradient of the unit's input."""
-        return ((curve.input_gradient_bytes, 1),)
+        return (Blocks(curve.input_gradient_bytes),)
 
     def flatten_gradients(self, group: Group, unsharded: Amount, name: str) -> Amount:
         """Return the gradients that wait for the reduction of a group: under FSDP2 the unsharded ones as they are."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from memcheck.accounts.program import Amount, NamedCurve, Recorder
+from memcheck.accounts.program import Amount, Blocks, NamedCurve, Recorder
 from memcheck.accounts.ranks import Always, Part, Run, Unit
 from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
@@ -350,7 +350,7 @@ class ChunkStep(Step):
         """
         first_unit = len(self.units) - 1 if self.units[-1].kind == "head" else 0
         groups = [(i, end - i) for i, end in self.layer_groups if i >= first_unit]
-        return tuple([(self.units[i].first_curve.gradient_bytes, times) for i, times in groups])
+        return tuple([Blocks(self.units[i].first_curve.gradient_bytes, times) for i, times in groups])
 
 
 def record_chunks(

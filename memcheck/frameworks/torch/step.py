@@ -15,7 +15,7 @@ How a rank runs its step, and the sizes outside its units: all that the record o
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Bundle, NamedCurve, Recorder
+from memcheck.accounts.program import NOTHING, Blocks, Bundle, NamedCurve, Recorder
 from memcheck.accounts.ranks import OF_TOWER, WRAPPED, ResidentTensors, Run
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.errors import UnsupportedError
@@ -279,8 +279,8 @@ def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[
 
 HOLD, RELEASE = 1, -1
 """Signs of a change: allocate the sizes, or free them."""
-PendingReleases = list[tuple[int, int]]
-"""Places of sizes that are released when a forward or backward is over, each with how many tensors have the size."""
+PendingReleases = list[Blocks]
+"""Blocks that are released when a forward or backward is over."""
 
 
 class Step:
@@ -328,7 +328,7 @@ class Step:
         recorder, exchange, parallel = self.recorder, self.exchange, self.parallel
         first, last, sends = micro_batch
         others_in_flight = held_by_others != NOTHING
-        all_step = ((self.step_sizes.per_micro_batch, 1), (held_by_others, 1))
+        all_step = (Blocks(self.step_sizes.per_micro_batch), Blocks(held_by_others))
         # a pipeline stage keeps the gradient that it sends back until the next one takes its place
         input_gradient = NOTHING if first else exchange.input_gradient
         parallel.begin_micro_batch(micro_batch, others=others_in_flight)
@@ -342,8 +342,8 @@ class Step:
         parallel.before_inputs()
         recorder.muted, muted_before = muted or recorder.muted, recorder.muted
         in_forward = (
-            (exchange.unsent_output, sends),
-            (self.step_sizes.feature_hidden_states if others_in_flight else NOTHING, 1),
+            Blocks(exchange.unsent_output, sends),
+            Blocks(self.step_sizes.feature_hidden_states if others_in_flight else NOTHING),
         )
         recorder.hold_amount("activations", in_forward)
         self._forward(first=first, already_gathered=already_gathered)
@@ -351,7 +351,7 @@ class Step:
         recorder.release_amount("activations", in_forward)
         recorder.hold("communication_buffers", exchange.output_gradient)
         self._backward(micro_batch)
-        recorder.release_amount("communication_buffers", ((exchange.output_gradient, 1), (input_gradient, 1)))
+        recorder.release_amount("communication_buffers", (Blocks(exchange.output_gradient), Blocks(input_gradient)))
         parallel.end_micro_batch(first, last)
         recorder.release_amount("activations", all_step)
 
@@ -416,10 +416,10 @@ class Step:
             self._hold_layer_state(unit, RELEASE)
             recorder.hold_bundle(curve.saved_bytes)
             recorder.hold("activations", curve.autocast_cache_bytes)
-            pending_casts.append((curve.autocast_cache_bytes, times))
+            pending_casts.append(Blocks(curve.autocast_cache_bytes, times))
             if self.lifetimes.keeps_layer_outputs and unit.kind == "block":
                 recorder.hold("activations", curve.freed_input_bytes)
-                pending_states.append((curve.freed_input_bytes, times))
+                pending_states.append(Blocks(curve.freed_input_bytes, times))
             parallel.after_forward(i, end)
             recorder.repeat(before, times - 1)
             variables.after_unit(unit, curve, i - first_layer, times, self.lifetimes, self.step_sizes)
@@ -499,7 +499,7 @@ class Step:
             self.lifetimes.keeps_previous_graph or self.lifetimes.keeps_reference_logits
         )
         if not (kept_by_layer or kept_by_loop):
-            until_end.append((curve.until_backward_ends, times))
+            until_end.append(Blocks(curve.until_backward_ends, times))
         self.recorder.hold("activations", curve.until_graph_freed)
         self.recorder.hold("temporaries", curve.left_gradient_bytes)
         if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over
@@ -513,14 +513,14 @@ class Step:
         """
         unit = self.units[i]
         if not self.lifetimes.keeps_previous_graph:
-            saved_inputs.append((unit.first_curve.until_graph_freed, times))
+            saved_inputs.append(Blocks(unit.first_curve.until_graph_freed, times))
         if self.lifetimes.fsdp1_keeps_inputs and unit.frozen_and_recomputed:
             sizes = [unit.first_curve.input_bytes]
             if i + 1 < len(self.units) and self.units[i + 1].frozen_and_recomputed:
                 sizes.append(unit.first_curve.output_gradient_bytes)
             for size in sizes:
                 self.recorder.hold("activations", size)
-                saved_inputs.append((size, times))
+                saved_inputs.append(Blocks(size, times))
 
 
 class PairedStep(Step):
