@@ -116,7 +116,7 @@ class StoredModel(Record):
     """Dtype in which models are loaded; trained weights may be cast to fp32 later."""
     optimizer: Optimizer
     base_format: WeightFormat | None
-    """Format of a quantised frozen base; empty: there is none."""
+    """Format of a quantised frozen base; None: there is none."""
     unread_share: float
     """By which share of live bytes a step may need more than estimated (:func:`unread_share_of`)."""
     fsdp: int

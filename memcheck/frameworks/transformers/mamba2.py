@@ -35,18 +35,47 @@ from memcheck.record import Record
 
 
 class Scan(Record):
-    """Sizes of a chunked scan: sequences, heads, chunks per sequence, tokens per chunk, head width, state size."""
+    """Sizes of a chunked scan on this rank."""
 
+    tokens: int
+    """Tokens of all sequences, without padding."""
     batch: int
+    """Sequences."""
     heads: int
     chunks: int
-    chunk: int
-    width: int
-    state: int
+    """Chunks per sequence, the last of which is padded."""
+    chunk_tokens: int
+    """Tokens per chunk."""
+    head_width: int
+    state_size: int
 
-    def wide(self, size: int) -> tuple[int, ...]:
-        """Return the shape of one matrix per chunk and head: [batch, chunks * heads, chunk, size]."""
-        return (self.batch, self.chunks * self.heads, self.chunk, size)
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return self.batch * self.chunks * self.chunk_tokens
+
+    def matrix_shape(self, columns: int) -> tuple[int, ...]:
+        """Return the shape of one matrix per chunk and head: [batch, chunks * heads, tokens of a chunk, columns]."""
+        return (self.batch, self.chunks * self.heads, self.chunk_tokens, columns)
+
+
+class ScanInputs(Record):
+    """The arguments of mamba2_chunk_scan."""
+
+    ssm_input: Value
+    """[tokens, heads * head width]."""
+    time_step: Value
+    """[tokens, heads]."""
+    time_step_bias: Value
+    """[heads]."""
+    decay_rate: Value
+    """A, [heads]."""
+    skip_factor: Value
+    """D, [heads]."""
+    input_matrix: Value
+    """B, [batch, groups, sequence, state size]."""
+    output_matrix: Value
+    """C, [batch, groups, sequence, state size]."""
 
 
 def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
@@ -72,15 +101,30 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
         conv_out, (rows, inner_width), (rows, group_width), (rows, group_width)
     )
     decay_rate = unary(tape, convert_weight(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
-    chunk = mixer.chunk
-    chunks = ceil_div(ctx.sequence, chunk)
-    scan = Scan(batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim)
+    scan = Scan(
+        tokens=rows,
+        batch=ctx.batch,
+        heads=heads,
+        chunks=ceil_div(ctx.sequence, mixer.chunk),
+        chunk_tokens=mixer.chunk,
+        head_width=mixer.head_dim,
+        state_size=mixer.key_dim,
+    )
     skip_factor = tape.parameter(ctx.parameter("D", (heads,)))
     time_step_bias = tape.parameter(ctx.parameter("dt_bias", (heads,)))
     group_shape = (ctx.batch, groups, ctx.sequence, mixer.key_dim)
-    b_and_c = input_matrix.view(*group_shape), output_matrix.view(*group_shape)
     out = _chunk_scan(
-        tape, scan, ctx.tokens, ssm_input, (time_step, time_step_bias), (decay_rate, skip_factor), b_and_c
+        tape,
+        scan,
+        ScanInputs(
+            ssm_input,
+            time_step,
+            time_step_bias,
+            decay_rate,
+            skip_factor,
+            input_matrix.view(*group_shape),
+            output_matrix.view(*group_shape),
+        ),
     )
     out = _gated_norm(ctx, mixer, tensors, out, gate)
     out = cast(tape, out, input_dtype)
@@ -128,114 +172,164 @@ def _gated_norm(ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor],
     return x
 
 
-def _chunk_scan(
-    tape: Tape,
-    scan: Scan,
-    tokens: int,
-    ssm_input: Value,
-    time_step: tuple[Value, Value],
-    decay_and_skip: tuple[Value, Value],
-    b_and_c: tuple[Value, Value],
-) -> Value:
+class ChunkedTensors(Record):
+    """What mamba2_chunk_scan multiplies chunk by chunk: fp32 tensors that are padded to whole chunks."""
+
+    ssm_input: Value
+    """The input times the time step, [padded tokens, heads * head width]."""
+    decay: Value
+    """Logarithm of each token's decay, [padded tokens, heads]."""
+    input_matrix: Value
+    """B of each head, [padded tokens, heads * state size]."""
+    output_matrix: Value
+    """C of each head, [padded tokens, heads * state size]."""
+
+
+def _chunk_scan(tape: Tape, scan: Scan, inputs: ScanInputs) -> Value:
     """Replay mamba2_chunk_scan, einsum by einsum, and return the scan's output, [tokens, heads * head width].
 
-    ``scan``: sizes. ``ssm_input``: [tokens, heads * head width]. ``time_step``: the time steps [tokens, heads] and
-    their bias [heads]. ``decay_and_skip``: decay and skip factor (D) of each head. ``b_and_c``: B and C, [batch,
-    groups, sequence, state size]. All is fp32, except products under autocast. Tensors live as long as the variables of
-    that function. Source: transformers 5.23 models/mamba2/modeling_mamba2.py.
+    All is fp32, except products under autocast. Tensors live as long as the variables of that function. Source:
+    transformers 5.23 models/mamba2/modeling_mamba2.py.
     """
-    (decay_rate, skip_factor), (input_matrix, output_matrix) = decay_and_skip, b_and_c
-    padded = scan.batch * scan.chunks * scan.chunk
-    heads, head_width, state_size = scan.heads, scan.width, scan.state
-    dt = add_bias(tape, *time_step)
-    dt = clamp(tape, unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus"), bounds=2)
-    ssm_input = cast(tape, ssm_input, "fp32")
-    input_matrix, output_matrix = (
-        repeat_kv(tape, cast(tape, t, "fp32"), heads, copies=True) for t in (input_matrix, output_matrix)
-    )
-    residual = mul(tape, pad(tape, ssm_input, (padded, heads * head_width)), skip_factor)
-    ssm_input = mul(tape, ssm_input, cast(tape, dt, "fp32"))
-    decay = mul(tape, cast(tape, dt, "fp32"), decay_rate)
-    widths = (heads * head_width, heads, heads * state_size, heads * state_size)
-    ssm_input, decay, input_matrix, output_matrix = (
-        pad(tape, t, (padded, size))
-        for t, size in zip((ssm_input, decay, input_matrix, output_matrix), widths, strict=True)
-    )
-    cumulative_decay = scale(tape, decay, "cumsum")
-    decay_between_tokens = unary(
-        tape, _segment_sum(tape, decay, (scan.batch, heads * scan.chunks, scan.chunk, scan.chunk)), "exp"
-    )
-    c_b_products = _einsum(tape, scan, output_matrix, input_matrix, scan.chunk, "queries @ keys")
-    decayed_products = mul(tape, c_b_products, decay_between_tokens)
-    diagonal = _einsum(tape, scan, decayed_products, ssm_input, head_width, "weights @ state", copied=(False, True))
-    decay_to_chunk_end = unary(tape, scale(tape, cumulative_decay), "exp")
-    decayed_b = mul(tape, input_matrix, decay_to_chunk_end)
-    left, right = copy(tape, decayed_b, "einsum reshape"), copy(tape, ssm_input, "einsum reshape")
-    chunk_states = batched(
-        tape, left, right, (scan.batch, scan.chunks * heads, head_width, state_size), "states of chunks"
-    )
-    del left, right
-    states_shape = (scan.batch, scan.chunks + 1, heads, head_width, state_size)
-    zeros = tape.value((scan.batch, heads, head_width, state_size), "fp32", "zeros_like")
-    all_states = cat(tape, (chunk_states, zeros), states_shape, "cat states")
-    all_states.dtype = chunk_states.dtype
-    del chunk_states  # `previous_states`, the zeros, is a variable to the end
-    decay_between_chunks = tape.value((scan.batch, heads, scan.chunks + 1, scan.chunks + 1), "fp32", "decay of chunks")
-    right = copy(tape, all_states, "einsum reshape")
-    passed_states = _initial_states(tape, decay_between_chunks, right, states_shape)
-    del all_states, right
-    initial_states = select(tape, passed_states, (scan.batch, scan.chunks * heads, head_width, state_size))
-    decay_from_chunk_start = unary(tape, cumulative_decay, "exp")
-    left = copy(tape, output_matrix, "einsum reshape")
-    right = copy(tape, initial_states, "einsum reshape") if scan.chunks > 1 else initial_states
-    from_earlier_chunks = batched(tape, left, right, scan.wide(head_width), "queries @ states")
-    del left, right
-    off_diagonal = mul(
-        tape, from_earlier_chunks.view(padded, heads * head_width), decay_from_chunk_start.view(padded, heads)
-    )
-    out = add(tape, diagonal.view(padded, heads * head_width), off_diagonal)
+    time_step = add_bias(tape, inputs.time_step, inputs.time_step_bias)
+    time_step = unary(tape, cast(tape, time_step, "fp32") if tape.autocast else time_step, "softplus")
+    time_step = clamp(tape, time_step, bounds=2)
+    chunked, residual = _in_chunks(tape, scan, inputs, time_step)
+    cumulative_decay = scale(tape, chunked.decay, "cumsum")
+    variables: list[Value] = []  # of mamba2_chunk_scan: each step adds its own, and all live until this returns
+    diagonal = _output_within_chunks(tape, scan, chunked, variables)
+    initial_states = _states_before_chunks(tape, scan, chunked, cumulative_decay, variables)
+    off_diagonal = _output_of_earlier_chunks(tape, scan, chunked, cumulative_decay, initial_states, variables)
+    out = add(tape, diagonal.view(*off_diagonal.shape), off_diagonal)
     out = copy(tape, out, "contiguous")
     out = add(tape, out, residual)
-    if padded != tokens:
-        out = select(tape, out, (tokens, heads * head_width))
-    del (
-        c_b_products,
-        from_earlier_chunks,
-        diagonal,
-        off_diagonal,
-        residual,
-        dt,
-        decay_between_tokens,
-        decayed_products,
-        decayed_b,
-        passed_states,
-        initial_states,
-        decay_between_chunks,
-        zeros,
+    if scan.padded_tokens == scan.tokens:
+        return out
+    return select(tape, out, (scan.tokens, scan.heads * scan.head_width))
+
+
+def _in_chunks(tape: Tape, scan: Scan, inputs: ScanInputs, time_step: Value) -> tuple[ChunkedTensors, Value]:
+    """Multiply the input and the decay by the time step, and pad all tensors of the scan to whole chunks.
+
+    ``time_step``: [tokens, heads]. The second result is ``D_residual``, the padded input times the skip factor.
+    """
+    heads = scan.heads
+    ssm_input = cast(tape, inputs.ssm_input, "fp32")
+    input_matrix, output_matrix = (
+        repeat_kv(tape, cast(tape, matrix, "fp32"), heads, copies=True)
+        for matrix in (inputs.input_matrix, inputs.output_matrix)
     )
-    return out
+    input_shape = (scan.padded_tokens, heads * scan.head_width)
+    residual = mul(tape, pad(tape, ssm_input, input_shape), inputs.skip_factor)
+    ssm_input = mul(tape, ssm_input, cast(tape, time_step, "fp32"))
+    decay = mul(tape, cast(tape, time_step, "fp32"), inputs.decay_rate)
+    matrix_shape = (scan.padded_tokens, heads * scan.state_size)
+    chunked = ChunkedTensors(
+        pad(tape, ssm_input, input_shape),
+        pad(tape, decay, (scan.padded_tokens, heads)),
+        pad(tape, input_matrix, matrix_shape),
+        pad(tape, output_matrix, matrix_shape),
+    )
+    return chunked, residual
+
+
+def _output_within_chunks(tape: Tape, scan: Scan, chunked: ChunkedTensors, variables: list[Value]) -> Value:
+    """Compute ``Y_diag``, what the tokens of a chunk contribute to its output: [batch, chunks * heads, chunk, width].
+
+    ``variables``: those of mamba2_chunk_scan, to which this step adds.
+    """
+    decay_between_tokens = unary(tape, _segment_sum(tape, chunked.decay, scan.matrix_shape(scan.chunk_tokens)), "exp")
+    products = _einsum(
+        tape, chunked.output_matrix, chunked.input_matrix, scan.matrix_shape(scan.chunk_tokens), "queries @ keys"
+    )
+    decayed_products = mul(tape, products, decay_between_tokens)
+    diagonal = _einsum(
+        tape,
+        decayed_products,
+        chunked.ssm_input,
+        scan.matrix_shape(scan.head_width),
+        "weights @ state",
+        views_left=True,
+    )
+    variables += [products, decay_between_tokens, decayed_products]
+    return diagonal
+
+
+def _states_before_chunks(
+    tape: Tape, scan: Scan, chunked: ChunkedTensors, cumulative_decay: Value, variables: list[Value]
+) -> Value:
+    """Compute the state at the start of each chunk, [batch, chunks * heads, head width, state size].
+
+    Each chunk's own state decays to its end; the states of earlier chunks decay from chunk to chunk.
+    ``cumulative_decay``: [padded tokens, heads]. ``variables``: those of mamba2_chunk_scan, to which this step adds.
+    """
+    state_shape = (scan.batch, scan.chunks * scan.heads, scan.head_width, scan.state_size)
+    decay_to_chunk_end = unary(tape, scale(tape, cumulative_decay), "exp")
+    decayed_b = mul(tape, chunked.input_matrix, decay_to_chunk_end)
+    chunk_states = _einsum(tape, decayed_b, chunked.ssm_input, state_shape, "states of chunks")
+    all_states_shape = (scan.batch, scan.chunks + 1, scan.heads, scan.head_width, scan.state_size)
+    zeros = tape.value((scan.batch, scan.heads, scan.head_width, scan.state_size), "fp32", "zeros_like")
+    all_states = cat(tape, (chunk_states, zeros), all_states_shape, "cat states")
+    all_states.dtype = chunk_states.dtype  # the einsum below copies what autocast has cast
+    del chunk_states  # `states = torch.cat(...)` gives its name away; `previous_states`, the zeros, keeps its own
+    decay_between_chunks = tape.value(
+        (scan.batch, scan.heads, scan.chunks + 1, scan.chunks + 1), "fp32", "decay of chunks"
+    )
+    copied_states = copy(tape, all_states, "einsum reshape")
+    passed_states = _pass_states_on(tape, decay_between_chunks, copied_states, all_states_shape)
+    del all_states, copied_states
+    variables += [zeros, decay_to_chunk_end, decayed_b, decay_between_chunks, passed_states]
+    return select(tape, passed_states, state_shape)
+
+
+def _output_of_earlier_chunks(
+    tape: Tape,
+    scan: Scan,
+    chunked: ChunkedTensors,
+    cumulative_decay: Value,
+    initial_states: Value,
+    variables: list[Value],
+) -> Value:
+    """Compute ``Y_off``, what the chunks before contribute to each token's output: [padded tokens, heads * head width].
+
+    ``cumulative_decay``: [padded tokens, heads]. ``initial_states``: [batch, chunks * heads, head width, state size].
+    ``variables``: those of mamba2_chunk_scan, to which this step adds.
+    """
+    decay_from_chunk_start = unary(tape, cumulative_decay, "exp")
+    products = _einsum(
+        tape,
+        chunked.output_matrix,
+        initial_states,
+        scan.matrix_shape(scan.head_width),
+        "queries @ states",
+        views_right=scan.chunks == 1,
+    )
+    variables += [decay_from_chunk_start, initial_states, products]
+    flat_products = products.view(scan.padded_tokens, scan.heads * scan.head_width)
+    return mul(tape, flat_products, decay_from_chunk_start.view(scan.padded_tokens, scan.heads))
 
 
 def _einsum(
     tape: Tape,
-    scan: Scan,
-    left_factor: Value,
-    right_factor: Value,
-    columns: int,
+    left: Value,
+    right: Value,
+    shape: tuple[int, ...],
     label: str,
-    copied: tuple[bool, bool] = (True, True),
+    *,
+    views_left: bool = False,
+    views_right: bool = False,
 ) -> Value:
-    """Multiply two matrices for each chunk and head, and return [batch, chunks * heads, chunk, ``columns``].
+    """Multiply two matrices for each chunk and head by ``torch.einsum``, and return a result of ``shape``.
 
-    ``copied``: whether einsum copies the left and the right factor, because their dimensions cannot be merged by a
-    view.
+    einsum merges batch, chunks and heads into one dimension, which copies a factor unless a view of it will do:
+    ``views_left``, ``views_right``. A copy is freed when einsum returns, unless backward needs it.
     """
-    left = copy(tape, left_factor, "einsum reshape") if copied[0] else left_factor
-    right = copy(tape, right_factor, "einsum reshape") if copied[1] else right_factor
-    return batched(tape, left, right, scan.wide(columns), label)
+    left_factor = left if views_left else copy(tape, left, "einsum reshape")
+    right_factor = right if views_right else copy(tape, right, "einsum reshape")
+    return batched(tape, left_factor, right_factor, shape, label)
 
 
-def _initial_states(tape: Tape, decay_between_chunks: Value, states: Value, shape: tuple[int, ...]) -> Value:
+def _pass_states_on(tape: Tape, decay_between_chunks: Value, states: Value, shape: tuple[int, ...]) -> Value:
     """Compute the state at the start of each chunk: ``decay_between_chunks`` times the ``states`` of all chunks.
 
     Both factors are saved. ``shape``: of the states, [batch, chunks + 1, heads, head width, state size].
@@ -243,8 +337,7 @@ def _initial_states(tape: Tape, decay_between_chunks: Value, states: Value, shap
     if tape.autocast:
         states = cast(tape, states, tape.autocast)
     out = tape.value(shape, states.dtype, "states before chunks")
-    dtype = states.dtype
-    return operator(tape, out, states, (shape, dtype, "states backward"), saves=(decay_between_chunks, states))
+    return operator(tape, out, states, (shape, states.dtype, "states backward"), saves=(decay_between_chunks, states))
 
 
 def _segment_sum(tape: Tape, decay: Value, shape: tuple[int, ...]) -> Value:
