@@ -25,12 +25,11 @@ from memcheck.frameworks.torch.rank_tensors import (
     saves_copy,
     setting_placement,
     stream_dtype,
-    transform_biases,
     unused_in_embedding,
     unused_in_head,
 )
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
-from memcheck.frameworks.transformers.head import Head, head_forward
+from memcheck.frameworks.transformers.head import Head, HeadTransform, head_forward
 from memcheck.job.types import Loss, Objective, TrainingJob
 from memcheck.models.parameters import embedder_tensors, head_width
 from memcheck.models.types import (
@@ -241,7 +240,7 @@ def head_of(
 
 def _head_modules(job: TrainingJob, architecture: Architecture) -> Head:
     """Describe the modules from the final norm to the loss, without what depends on layout and trained parts."""
-    caps_hidden, head_layer, projection = job.framework.caps_hidden, architecture.head_layer, head_width(architecture)
+    caps_hidden, width = job.framework.caps_hidden, head_width(architecture)
     return Head(
         vocab=architecture.vocab_size,
         bias=architecture.head_bias,
@@ -253,17 +252,35 @@ def _head_modules(job: TrainingJob, architecture: Architecture) -> Head:
         logit_scale=architecture.logit_scale,
         widened=architecture.logit_casts.in_model,
         divided=architecture.head_input_scale,
-        transform_activation=head_layer.activation,
-        transform_name=head_layer.tensors[0].name if head_layer.activation else "",
-        transform_biases=transform_biases(architecture),
-        projects_last=architecture.embedding_module.apart,
-        projection=projection if projection != architecture.hidden_size else 0,
+        transform=_head_transform(architecture),
+        width=width if width != architecture.hidden_size else 0,
+        projects_out=width != architecture.hidden_size and not architecture.embedding_module.apart,
         dropout=architecture.final_dropout,
         returns_hidden_states=isinstance(architecture, T5GemmaModel),
         shared_gradient_width=architecture.per_layer.total if architecture.per_layer is not None else 0,
         # `final_logits_bias` is a buffer, which FSDP2 does not cast
         logit_offset_dtype=job.recipe.params if isinstance(architecture, BartModel) else "",
         collapses_streams=architecture.collapses,
+    )
+
+
+def _head_transform(architecture: Architecture) -> HeadTransform | None:
+    """Return BERT's layers before the head, or None if the model has none.
+
+    In ``head_layer.tensors`` the matrix comes first, then its bias; the norm's weight and bias come last.
+    """
+    tensors, activation = architecture.head_layer.tensors, architecture.head_layer.activation
+    if not activation:
+        return None
+    width = head_width(architecture)
+    narrows = architecture.embedding_module.apart and width != architecture.hidden_size
+    return HeadTransform(
+        name=tensors[0].name,
+        activation=activation,
+        outputs=width if narrows else 0,
+        bias=len(tensors) > 1 and tensors[1].name.endswith(".bias"),
+        norm_bias=tensors[-1].name.endswith(".bias"),
+        inner_width=tensors[0].shape[0] if len([t for t in tensors if t.linear]) > 1 else 0,
     )
 
 

@@ -417,22 +417,6 @@ def head_tensors(
     return tuple(tensors)
 
 
-def transform_biases(architecture: Architecture) -> tuple[bool, bool, int]:
-    """Return whether the linear layer before the head has a bias, whether its norm has one, and an inner width.
-
-    In ``head_layer.tensors`` the matrix comes first, then its bias; the norm's weight and bias come last. The width is
-    that between two linear layers without a norm (UltraBERT), or 0 for one layer.
-    """
-    tensors = architecture.head_layer.tensors
-    if not tensors:
-        return False, False, 0
-    dense_bias = len(tensors) > 1 and tensors[1].name.endswith(".bias")
-    norm_bias = tensors[-1].name.endswith(".bias")
-    linear_layers = [t for t in tensors if t.linear]
-    inner_width = tensors[0].shape[0] if len(linear_layers) > 1 else 0
-    return dense_bias, norm_bias, inner_width
-
-
 class TensorPlacement(Record):
     """What decides which tensors of a layer a rank holds, and which of these get gradients.
 

@@ -33,6 +33,22 @@ if TYPE_CHECKING:  # loaded for a loss that asks for a second pass, or for what 
     from memcheck.frameworks.transformers.forward_only_pass import Outputs
 
 
+class HeadTransform(Record):
+    """What runs between BERT's last hidden state and its LM head: a linear layer, its activation and a LayerNorm."""
+
+    name: str
+    """Name of the linear layer."""
+    activation: str
+    outputs: int
+    """Width of the linear layer's output where it is that of the token table (ELECTRA); 0: the hidden size."""
+    bias: bool
+    """The linear layer has a bias."""
+    norm_bias: bool
+    """The LayerNorm has a bias."""
+    inner_width: int
+    """Width between two linear layers, which no norm follows (UltraBERT); 0: there is one layer."""
+
+
 class Head(Record):
     """What the last unit consists of. Hashable."""
 
@@ -52,13 +68,7 @@ class Head(Record):
     """Logits are multiplied by a constant (Cohere, Granite)."""
     shared_gradient_width: int = 0
     """Width of a gradient to which every layer adds, and which the embedding takes (Gemma 4's per-layer inputs)."""
-    transform_activation: str = ""
-    """Activation of a layer in front of the head, whose result a LayerNorm takes."""
-    transform_name: str = ""
-    transform_biases: tuple[bool, bool, int] = (True, True, 0)
-    """Whether that layer and that norm have a bias; the width between two layers, where no norm follows them."""
-    projects_last: bool = False
-    """The layer in front of the head, not a matrix, makes the rows as narrow as the table (ELECTRA)."""
+    transform: HeadTransform | None = None
     collapses_streams: bool = False
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     dropout: float = 0.0
@@ -77,8 +87,10 @@ class Head(Record):
     """torch.compile runs the loss as one graph."""
     graph_before: int = 0
     """Bytes that the graph of the step before holds until this one's logits replace the old ones."""
-    projection: int = 0
-    """Width of an output projection before the head (OPT-350m)."""
+    width: int = 0
+    """Columns of the matrix where they are not the hidden size (OPT-350m, ELECTRA); 0: they are."""
+    projects_out: bool = False
+    """A matrix after the final norm makes the rows as wide as the head's matrix (OPT-350m)."""
     grad_dtype: str | None = None
     """Dtype to which autograd casts every gradient of the head, where it is used outside of FSDP2's forward: its group
     learns of the backward only after them."""
@@ -90,6 +102,13 @@ class Head(Record):
     """Bytes of hidden states that only the model's output holds, where the loss asks for them."""
     all_states: int = 0
     """Bytes of all hidden states."""
+
+    @property
+    def makes_logits_in_loss(self) -> bool:
+        """Whether the loss is computed from hidden states: it makes what logits it needs itself."""
+        objective = self.objective
+        has_own_loss = objective.code == OWN or objective.loss_from_hidden_states or objective.loss_in_chunks
+        return self.task is not None or has_own_loss
 
 
 def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
@@ -140,59 +159,33 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     model's output refers to them until the trainer drops it. The peak is reset before the head, so that FSDP's
     all-gather of the head can be placed. Source: transformers 5.23, ``LlamaForCausalLM.forward``.
     """
-    tape, setting = ctx.tape, ctx.setting
-    layers = layers_of(setting.style)
+    tape = ctx.tape
     hidden_states = _final_norm(ctx, head, x)
-    projects_first = head.projection > 0 and not head.projects_last
-    if projects_first:
-        matrix = ParameterTensor("project_out.weight", (head.projection, setting.hidden), "embedding", linear=True)
-        hidden_states = linear(tape, hidden_states, ctx.weights(matrix, bias=False), "project_out")
-    if head.final_norm is not None or projects_first:
-        x.storage = None  # `hidden_states = self.norm(hidden_states)`: from here only the graph holds the input
-    del x
-    hidden_states, normed = _before_head(ctx, head, hidden_states)
+    hidden_states, last_hidden_state = _before_head(ctx, head, hidden_states)
     hidden_states = enter_tensor_parallel(ctx, hidden_states)  # the head's first hook
     hidden_states, head_input = _head_input(ctx, head, hidden_states)
     ctx.final_norm_peak = peak_of(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
-    if head.task is not None:
-        from memcheck.frameworks.transformers.task_heads import task_loss
-
+    if head.makes_logits_in_loss:
         hidden_box = [hidden_states]
-        del hidden_states, normed
-        return task_loss(ctx, head.task, hidden_box, trained=head.trained)
-    # the head's weight, [vocab / tp, hidden]: the embedding's if it is tied
-    shard = Dim(ceil_div(head.vocab, ctx.tp), "V/tp" if ctx.tp > 1 else "V")
-    shape = (shard, head.projection or ctx.hidden)
-    weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
-    weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
-    adds_or_steps = setting.has_grad or setting.optimizer_in_backward is not None
-    weight.awaits_tied_gradient = head.tied and head.trained and adds_or_steps
-    if weight.awaits_tied_gradient:
-        weight.consume_gradient = None  # the tied table is stepped once, after the embedding's backward
-    weights = _with_adapter(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
-    if head.objective.code == OWN or head.objective.loss_from_hidden_states or head.objective.loss_in_chunks:
-        hidden_box = [hidden_states]
-        del hidden_states, normed
-        return _loss_of_hidden_states(ctx, head, hidden_box, weights)
-    # losses that compute logits in pieces, or never all of them
-    chunked = layers.loss_in_pieces(ctx, head, hidden_states, weights)
+        del hidden_states, last_hidden_state  # the list has the only reference, which the loss drops
+        return _loss_of_hidden_states(ctx, head, hidden_box)
+    weights = _head_weights(ctx, head)
+    chunked = layers_of(ctx.setting.style).loss_in_pieces(ctx, head, hidden_states, weights)
     if chunked is not None:
         return chunked
     if head.loss.kind == "fused-linear":
-        return fused_linear(tape, hidden_states, weight)
+        return fused_linear(tape, hidden_states, weights.weight)
     logits = _logits(ctx, head, hidden_states, weights)
     del hidden_states
-    if head.loss.shifts == "rebound":
-        logits = cast(tape, logits, "fp32", "logits.float()")
     if head.objective.loss_after_model:  # the trainer computes the loss, from the model's output
-        outputs_box = [logits, normed]
-        del logits, normed
+        outputs_box = [logits, last_hidden_state]
+        del logits, last_hidden_state
         return _trainer_loss(ctx, head, [_model_output(ctx, head, outputs_box)])
-    ctx.model_outputs += [logits, normed] if head.returns_hidden_states else [logits]
+    ctx.model_outputs += [logits, last_hidden_state] if head.returns_hidden_states else [logits]
     if head.compiled:
-        del normed
+        del last_hidden_state  # the compiled graph drops it before the loss
         return compiled_cross_entropy(tape, logits)
     loss = cross_entropy(
         tape,
@@ -202,17 +195,43 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         copied=bool(head.loss.shifts),
         in_place=head.loss.kind == "in-place",
     )
-    del normed, head_input
     if head.objective.reads_logits:
+        del last_hidden_state, head_input  # variables of the model's forward, which has returned
         _log_metrics(ctx, head, logits)
     return loss
 
 
-def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
+def _head_weights(ctx: Context, head: Head) -> Weights:
+    """Register the head's matrix [vocab / tp, width] and bias, with the adapter whose targets name the head.
+
+    A tied matrix is the embedding's. Its gradient waits for the embedding's backward, which steps the table.
+    """
+    setting = ctx.setting
+    shard = Dim(ceil_div(head.vocab, ctx.tp), "V/tp" if ctx.tp > 1 else "V")
+    shape = (shard, head.width or ctx.hidden)
+    weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
+    weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
+    adds_or_steps = setting.has_grad or setting.optimizer_in_backward is not None
+    weight.awaits_tied_gradient = head.tied and head.trained and adds_or_steps
+    if weight.awaits_tied_gradient:
+        weight.consume_gradient = None
+    weights = Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None)
+    if setting.adapter is None:
+        return ctx.faked(weights, tied=head.tied)
+    # peft never quantises the head
+    return ctx.adapted("lm_head", weights, setting.adapter) if adapts_head(setting.adapter) else weights
+
+
+def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value]) -> Value:
     """Compute a loss that makes its logits itself, from the hidden states that the head reads.
 
     ``box``: a list with the only reference to them, [tokens, hidden], so that the loss can free them.
     """
+    if head.task is not None:
+        from memcheck.frameworks.transformers.task_heads import task_loss
+
+        return task_loss(ctx, head.task, box, trained=head.trained)
+    weights = _head_weights(ctx, head)
     if head.objective.code == OWN:
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
     if head.objective.loss_in_chunks:
@@ -224,20 +243,19 @@ def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value], weights: 
     return fused_loss(ctx, head.objective, head.second, box, weights)
 
 
-def _with_adapter(ctx: Context, head: Head, weights: Weights) -> Weights:
-    """Add the LoRA adapter to the head's weights, where the adapter's targets name the head.
-
-    peft never quantises the head.
-    """
-    adapter = ctx.setting.adapter
-    if adapter is None:
-        return ctx.faked(weights, tied=head.tied)
-    return ctx.adapted("lm_head", weights, adapter) if adapts_head(adapter) else weights
-
-
 def _final_norm(ctx: Context, head: Head, x: Value) -> Value:
-    """Apply the final norm to the last hidden state, after parallel residual streams are merged into one."""
-    return layers_of(ctx.setting.style).norm(ctx, head.final_norm, _merge_streams(ctx, head, x))
+    """Merge parallel residual streams, apply the final norm, and project its output as OPT-350m does.
+
+    ``x``: the last hidden state, [residual tokens * streams, hidden]. Only the graph holds it from here on, as after
+    ``hidden_states = self.norm(hidden_states)``.
+    """
+    hidden_states = layers_of(ctx.setting.style).norm(ctx, head.final_norm, _merge_streams(ctx, head, x))
+    if head.projects_out:
+        matrix = ParameterTensor("project_out.weight", (head.width, ctx.setting.hidden), "embedding", linear=True)
+        hidden_states = linear(ctx.tape, hidden_states, ctx.weights(matrix, bias=False), "project_out")
+    if head.final_norm is not None or head.projects_out:
+        x.storage = None
+    return hidden_states
 
 
 def _merge_streams(ctx: Context, head: Head, x: Value) -> Value:
@@ -331,30 +349,23 @@ def _before_head(ctx: Context, head: Head, hidden_states: Value) -> tuple[Value,
     """
     if head.hidden_cap:
         hidden_states = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, hidden_states, "softcap"), "tanh"), "softcap")
-    out = dropout(ctx.tape, _head_transform(ctx, head, hidden_states), head.dropout)
-    return out, hidden_states if head.transform_activation else out
+    if head.transform is None:
+        out = dropout(ctx.tape, hidden_states, head.dropout)
+        return out, out
+    return dropout(ctx.tape, _transformed(ctx, head.transform, hidden_states), head.dropout), hidden_states
 
 
-def _head_transform(ctx: Context, head: Head, hidden_states: Value) -> Value:
-    """Apply BERT's BertPredictionHeadTransform: a dense layer, its activation and a LayerNorm.
-
-    ``hidden_states``: [tokens, hidden]. Returns [tokens, hidden], or [tokens, projection] if the layer narrows to the
-    table's width (ELECTRA). With a middle width there are two dense layers and no norm. A head without a transform
-    returns ``hidden_states`` itself.
-    """
-    activation_name, (dense_bias, norm_bias, middle_width) = head.transform_activation, head.transform_biases
-    if not activation_name:
-        return hidden_states
-    if middle_width:
+def _transformed(ctx: Context, transform: HeadTransform, hidden_states: Value) -> Value:
+    """Run BERT's BertPredictionHeadTransform on ``hidden_states`` [tokens, hidden], and return [tokens, outputs]."""
+    if transform.inner_width:
         from memcheck.frameworks.transformers.task_heads import activated_twice
 
-        return activated_twice(ctx, (head.transform_name, activation_name), middle_width, hidden_states)
-    width = (head.projection if head.projects_last else 0) or ctx.hidden
-    matrix = ParameterTensor(head.transform_name, (width, ctx.hidden), "head", linear=True)
-    hidden_states = activation(
-        ctx.tape, linear(ctx.tape, hidden_states, ctx.weights(matrix, dense_bias), "transform"), activation_name
-    )
-    norm = Norm("layernorm", width, bias=norm_bias, name="transform.LayerNorm")
+        return activated_twice(ctx, (transform.name, transform.activation), transform.inner_width, hidden_states)
+    outputs = transform.outputs or ctx.hidden
+    matrix = ParameterTensor(transform.name, (outputs, ctx.hidden), "head", linear=True)
+    hidden_states = linear(ctx.tape, hidden_states, ctx.weights(matrix, transform.bias), "transform")
+    hidden_states = activation(ctx.tape, hidden_states, transform.activation)
+    norm = Norm("layernorm", outputs, bias=transform.norm_bias, name="transform.LayerNorm")
     return normalise(ctx, norm, hidden_states, "transform.LayerNorm")
 
 
@@ -379,7 +390,7 @@ def _logits(ctx: Context, head: Head, hidden_states: Value, weights: Weights) ->
         logits = capped(ctx, logits, scaled=head.logit_scale, softcap=head.softcap)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
         logits = _gather_vocabulary(ctx, head, logits)
-    return logits
+    return cast(tape, logits, "fp32", "logits.float()") if head.loss.shifts == "rebound" else logits
 
 
 def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
