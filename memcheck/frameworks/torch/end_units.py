@@ -78,7 +78,7 @@ def _embedding_modules(
 
     ``base``, ``trained``, ``tied``: see :func:`embedding_unit`.
     """
-    scale, table_frozen = architecture.embedding_scale, leaves_beside(job, architecture)
+    table_frozen = leaves_beside(job, architecture)
     # transformers' RowwiseParallel shards nn.Embedding, whose local gradient is a view of the whole table's. Other
     # frameworks have vocabulary-parallel modules, with rows for this rank alone
     local_rows = ceil_div(architecture.table_rows, base.tensor_parallel)
@@ -87,9 +87,7 @@ def _embedding_modules(
         width=architecture.embedding_size,
         positions=architecture.learned_positions,
         norm=architecture.embedding_norm,
-        scaled=scale not in ("", "tokens"),
-        scaled_outside=scale in ("model", "tokens"),
-        scaled_behind=scale == "named",
+        scale=architecture.embedding_scale,
         dropout=architecture.embedding_dropout,
         trained=trained,
         tied=tied,

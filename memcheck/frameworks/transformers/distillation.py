@@ -11,11 +11,12 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.kernels import Weights
 from memcheck.autograd.loss import TILE_TOKENS, TILE_VOCABULARY, log_softmax, logsumexp
 from memcheck.autograd.operator import add, cat, index, mul, operator, scale, shift, slices, subtract, unary
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.transformers.forward_only_pass import Outputs, leave, second_hidden, second_outputs
 from memcheck.frameworks.transformers.preference import total
 from memcheck.job.types import Objective
+from memcheck.record import Record
 
 FP32_STATISTICS = 9
 """Numbers of each token that the tiles are folded into."""
@@ -80,84 +81,103 @@ def _kl_div(tape: Tape, x: Value, target: Value) -> Value:
     return mul(tape, exponent, subtract(tape, target, x), "kl_div")
 
 
+class TiledLogits(Record):
+    """Logits of student and teacher that are computed one tile of tokens and vocabulary after the other."""
+
+    tokens: int
+    """Tokens that are scored."""
+    vocabulary: int
+    compute_dtype: str
+    """Dtype in which the products are computed."""
+
+    def buffers(self, tape: Tape) -> list[Storage]:
+        """Allocate the two fp32 buffers of a tile. A vocabulary that is smaller than a tile does not shrink them."""
+        shape = (min(self.tokens, TILE_TOKENS), TILE_VOCABULARY)
+        return [tape.new(shape, "fp32", "tile of the student"), tape.new(shape, "fp32", "tile of the teacher")]
+
+    def gradient_shapes(self) -> list[tuple[int, int]]:
+        """Return the shapes of the tiles whose gradients backward replays: the first, the second and the last one.
+
+        The others need no more memory. The second tile is allocated while the first is still alive. Tiles go over the
+        vocabulary for one block of tokens after the other. An fp32 gradient is written into a buffer: no tile has one.
+        """
+        if self.compute_dtype == "fp32":
+            return []
+        first = (min(self.tokens, TILE_TOKENS), min(self.vocabulary, TILE_VOCABULARY))
+        if (self.tokens, self.vocabulary) == first:
+            return [first]
+        last = ((self.tokens - 1) % TILE_TOKENS + 1, (self.vocabulary - 1) % TILE_VOCABULARY + 1)
+        if self.vocabulary > TILE_VOCABULARY:  # the second tile has the same tokens, and the next words
+            second = (first[0], min(self.vocabulary - TILE_VOCABULARY, TILE_VOCABULARY))
+        else:
+            second = (min(self.tokens - TILE_TOKENS, TILE_TOKENS), first[1])
+        return [first, second] if second == last else [first, second, last]
+
+
 def chunked_divergence(
     ctx: Context, objective: Objective, second: ForwardOnlyPass | None, box: list[Value], weights: Weights
 ) -> Value:
     """Replay DistillationTrainer's chunked divergence, which never has all logits: two fp32 tiles of them at a time.
 
     ``second``: the teacher's forward. ``box``: a list with the only reference to the student's hidden states, [tokens,
-    hidden]. ``weights``: of the student's head. Hidden states of both models are saved for backward, which computes the
-    logits again, tile by tile.
+    hidden]. ``weights``: of the student's head.
     """
     tape, setting = ctx.tape, ctx.setting
-    hidden_states, weight = box.pop(), weights.weight
+    hidden_states = box.pop()
     scored_tokens = max(1, setting.batch * (setting.sequence - max(objective.prompt_length, 1)))
-    hidden, vocab = hidden_states.shape[-1], weight.shape[0]
-    student_hidden = index(
+    student = index(
         tape,
         slices(tape, hidden_states, hidden_states.shape)[0],
         tape.new((scored_tokens, 2), "int64", "valid"),
-        (scored_tokens, hidden),
+        (scored_tokens, hidden_states.shape[-1]),
         "h_s[valid]",
     )
-    teacher_hidden = teacher_states = None
+    teacher = teacher_states = None
     if second is not None:
         outer_autocast = tape.autocast
         teacher_states, pass_variables = second_hidden(ctx, second)
-        teacher_hidden = tape.value((scored_tokens, second.head.hidden), teacher_states.dtype, "h_t[valid]")
+        teacher = tape.value((scored_tokens, second.head.hidden), teacher_states.dtype, "h_t[valid]")
         leave(ctx, pass_variables)
         tape.autocast = outer_autocast
-    compute = setting.autocast_dtype or student_hidden.dtype
-    tile = (min(scored_tokens, TILE_TOKENS), TILE_VOCABULARY)  # a smaller vocabulary has buffers of this size, too
-    gradients = [] if compute == "fp32" else _gradient_tiles(scored_tokens, vocab)
+    tiles = TiledLogits(scored_tokens, weights.weight.shape[0], setting.autocast_dtype or student.dtype)
     statistics = tape.new((FP32_STATISTICS, scored_tokens), "fp32", "running sums")
-    tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
-    tiles.clear()
-    del statistics, hidden_states, teacher_states  # arguments and variables of those that have called this
-    out = tape.value((scored_tokens,), "fp32", "divergence")
+    buffers = tiles.buffers(tape)
+    buffers.clear()
+    del statistics, hidden_states, teacher_states  # arguments and variables of the functions around the kernel
+    return total(tape, (_divergence_of_tiles(tape, tiles, student, teacher, weights.weight),))
+
+
+def _divergence_of_tiles(
+    tape: Tape, tiles: TiledLogits, student: Value, teacher: Value | None, weight: Parameter
+) -> Value:
+    """Record the autograd Function of the chunked divergence, and return the divergence of each scored token.
+
+    ``student``, ``teacher``: hidden states of the scored tokens, [tokens, hidden], which are saved. Backward computes
+    the logits again, and sums the gradients of hidden states and of ``weight`` [vocab, hidden] in fp32.
+    """
+    out = tape.value((tiles.tokens,), "fp32", "divergence")
     saved = (
-        student_hidden.storage,
-        teacher_hidden.storage if teacher_hidden is not None else None,
-        tape.new((3, scored_tokens), "fp32", "logsumexps"),
+        student.storage,
+        teacher.storage if teacher is not None else None,
+        tape.new((3, tiles.tokens), "fp32", "logsumexps"),
     )
-    needs_grad, trained = student_hidden.needs_grad, weight.requires_grad
-    shape, dtype = (scored_tokens, hidden), student_hidden.dtype
-    w_shape, w_dtype = (vocab, hidden), weight.dtype
+    # the shapes and dtypes of both gradients; the closure must not hold the student's hidden states
+    hidden_spec = (student.shape, student.dtype) if student.needs_grad else None
+    head_spec = ((tiles.vocabulary, student.shape[-1]), weight.dtype) if weight.requires_grad else None
 
     def divergence_backward(grad: Storage) -> list[Storage | None]:
-        """Recompute the logits of each tile of tokens and vocabulary, and return the gradients of hidden states and
-        head.
-        """
-        fp32_hidden_grad = tape.new(shape, "fp32", "hidden gradient in fp32") if needs_grad else None
-        fp32_head_grad = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
-        tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
-        tile_grad = None
-        for tile_shape in gradients:  # `grad_tile`, a variable until the next one is made, and to the end
-            tile_grad = tape.new(tile_shape, compute, "gradient of a tile")
+        """Allocate what backward has for each tile, and return the gradients of hidden states and head."""
+        fp32_hidden_grad = tape.new(hidden_spec[0], "fp32", "hidden gradient in fp32") if hidden_spec else None
+        fp32_head_grad = tape.new(head_spec[0], "fp32", "head gradient in fp32") if head_spec else None
+        buffers, tile_grad = tiles.buffers(tape), None
+        for tile_shape in tiles.gradient_shapes():  # `grad_tile`, a variable until the next one is made, and to the end
+            tile_grad = tape.new(tile_shape, tiles.compute_dtype, "gradient of a tile")
         hidden_grad, head_grad = fp32_hidden_grad, fp32_head_grad
-        if needs_grad and dtype != "fp32":
-            hidden_grad = tape.new(shape, dtype, "hidden gradient")
-        if trained and w_dtype != "fp32":
-            head_grad = tape.new(w_shape, w_dtype, "head gradient")
-        del fp32_hidden_grad, fp32_head_grad, tiles, tile_grad
+        if hidden_spec and hidden_spec[1] != "fp32":
+            hidden_grad = tape.new(*hidden_spec, "hidden gradient")
+        if head_spec and head_spec[1] != "fp32":
+            head_grad = tape.new(*head_spec, "head gradient")
+        del fp32_hidden_grad, fp32_head_grad, buffers, tile_grad
         return [hidden_grad, head_grad]
 
-    return total(tape, (tape.record(out, (student_hidden, tape.parameter(weight)), divergence_backward, saves=saved),))
-
-
-def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:
-    """Return the shapes of the tiles of logits that backward replays: the first, the second and the last one.
-
-    ``tokens``, ``vocabulary``: of all logits. The others need no more memory. The second tile is allocated while the
-    first is still alive. Tiles go over the vocabulary for one block of tokens after the other.
-    """
-    first = (min(tokens, TILE_TOKENS), min(vocabulary, TILE_VOCABULARY))
-    if (tokens, vocabulary) == first:
-        return [first]
-    last_tokens, last_vocabulary = (tokens - 1) % TILE_TOKENS + 1, (vocabulary - 1) % TILE_VOCABULARY + 1
-    last = (last_tokens, last_vocabulary)
-    if vocabulary > TILE_VOCABULARY:  # the second tile has the same tokens, and the next words
-        second = (first[0], min(vocabulary - TILE_VOCABULARY, TILE_VOCABULARY))
-    else:
-        second = (min(tokens - TILE_TOKENS, TILE_TOKENS), first[1])
-    return [first, second] if second == last else [first, second, last]
+    return tape.record(out, (student, tape.parameter(weight)), divergence_backward, saves=saved)

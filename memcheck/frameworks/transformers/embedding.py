@@ -29,8 +29,8 @@ class Embedding(Record):
     """Rows of a learned position table; 0: none."""
     norm: Norm | None = None
     """The norm of the looked-up rows; None: there is none."""
-    scaled: bool = False
-    """The rows are multiplied by a constant (Gemma)."""
+    scale: str = ""
+    """Who multiplies the rows by a constant, in the words of ``Architecture.embedding_scale``; empty: nobody."""
     dropout: float = 0.0
     trained: bool = True
     """The tables get gradients."""
@@ -40,12 +40,12 @@ class Embedding(Record):
     """A matrix makes the looked-up rows as wide as the stream (OPT-350m)."""
     positions_each: bool = False
     """Positions are looked up for every sequence."""
-    scaled_outside: bool = False
     scattered: bool = False
     """Image tokens take the places that the text left them, in a new tensor."""
     saved: bool = False
     """A copy of the table is trained in a frozen model (peft's ``modules_to_save``)."""
     token_types: int = 0
+    """Rows of a table of token types (BERT); 0: there is none."""
     relative: Disentangled | None = None
     """What all layers read of a table of relative positions (DeBERTa)."""
     biases: tuple[int, int] = (0, 0)
@@ -60,7 +60,7 @@ class Embedding(Record):
     streams: int = 1
     """Streams of hidden states that the first layer gets."""
     repeated: bool = False
-    """Each is a copy of the rows (DeepSeek V4), no projection of them."""
+    """Each stream is a copy of the rows (DeepSeek V4), no projection of them."""
     cloned: bool = False
     """Layers read a copy of the rows."""
     sums_in_place: bool = False
@@ -78,8 +78,6 @@ class Embedding(Record):
     pictures: int = 0
     """Pictures whose rows take the places that the text left them, from a tower without a graph."""
     embedders_adapter: Adapter | None = None
-    scaled_behind: bool = False
-    """The multiplied rows have a variable of their own; the looked-up rows keep theirs (T5Gemma)."""
     table_frozen: bool = False
     """The table of words is frozen, while the positions, types and norms around it are trained."""
     leaf: bool = False
@@ -125,8 +123,8 @@ def _clone(ctx: Context, x: Value) -> Value:
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=originals)
 
 
-def _token_table(ctx: Context, embedding_config: Embedding, *, trained: bool) -> Parameter:
-    """Register the token table [vocabulary, width] on this rank. ``trained``: it gets a gradient.
+def _token_table(ctx: Context, embedding_config: Embedding) -> Parameter:
+    """Register the token table [vocabulary, width] on this rank.
 
     The head's gradient of a tied table waits in AccumulateGrad's buffer. Both gradients are added into a third tensor
     (aten::add, never add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which is the result.
@@ -134,6 +132,7 @@ def _token_table(ctx: Context, embedding_config: Embedding, *, trained: bool) ->
     tape, setting = ctx.tape, ctx.setting
     has_grad = setting.has_grad or embedding_config.tied or embedding_config.reused
     shape = (embedding_config.vocab, embedding_config.width)
+    trained = _trains_tables(ctx, embedding_config) and not embedding_config.table_frozen
     table = ctx.register(Parameter("embed_tokens", shape, ctx.dtype_of("embed_tokens"), trained, has_grad=has_grad))
     if embedding_config.tied:
         in_backward = setting.optimizer_in_backward
@@ -153,71 +152,87 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     Returns [residual tokens, hidden], or [residual tokens * streams, hidden]. ``dtype``: of the looked-up rows. The
     order of the steps, and what variables keep alive, is that of each family's ``forward``.
     """
-    tape, setting = ctx.tape, ctx.setting
-    trained = embedding_config.trained and (setting.trained or embedding_config.saved)
-    table = _token_table(ctx, embedding_config, trained=trained and not embedding_config.table_frozen)
-    x = embedding(tape, table, (ctx.tokens,), dtype)
-    table_norm = embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None
-    x = layers_of(setting.style).norm(ctx, table_norm, x)
-    output_follows = _has_later_steps(embedding_config, ctx.tp)
-    if embedding_config.leaf and (
-        output_follows or embedding_config.leaf_unsaved
-    ):  # else the first block's input is it
-        x = _require_grad(tape, x)
-    if ctx.tp > 1:
-        shape = (ctx.residual_tokens, embedding_config.width)
-        gathered = tape.value(shape, dtype, "reduce embedding")
-        full = x.shape
-        x = operator(tape, gathered, x, (full, dtype, "gather embedding gradient"))
-        del gathered
-    if embedding_config.scaled and not embedding_config.scaled_behind:
+    tape, is_inline = ctx.tape, not embedding_config.apart
+    x = _look_up(ctx, embedding_config, dtype)
+    if embedding_config.scale in ("module", "model"):
         x = scale(tape, x, "embedding scale")
-    width = embedding_config.width if embedding_config.apart else setting.hidden
-    if embedding_config.projected and not embedding_config.apart:
-        # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
-        matrix = ParameterTensor(
-            "project_in.weight", (setting.hidden, embedding_config.width), "embedding", linear=True
-        )
+    if embedding_config.projected and is_inline:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+        shape = (ctx.setting.hidden, embedding_config.width)
+        matrix = ParameterTensor("project_in.weight", shape, "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, bias=False), "project_in")
-    x = _with_other_tokens(ctx, embedding_config, x) if embedding_config.embedders else x
+    if embedding_config.embedders:
+        x = _with_other_tokens(ctx, embedding_config, x)
     if embedding_config.per_layer is not None:
-        from memcheck.frameworks.transformers.per_layer import look_up
-
-        if embedding_config.leaf and not output_follows:  # the hook is on the table's module, which has scaled its rows
-            x = _require_grad(tape, x)
-        x = look_up(ctx, embedding_config.per_layer, embedding_config.per_layer_rows, x, trained=trained)
-    x = _clone(ctx, x) if embedding_config.cloned else x
-    if not embedding_config.apart:
+        x = _with_per_layer_inputs(ctx, embedding_config, embedding_config.per_layer, x)
+    if embedding_config.cloned:
+        x = _clone(ctx, x)
+    if is_inline:
         ctx.model_outputs.append(x)  # `inputs_embeds`, a variable of the model's forward
-    x = scale(tape, x, "embedding scale") if embedding_config.scaled_behind else x
+    if embedding_config.scale == "named":  # T5Gemma: the result is another variable
+        x = scale(tape, x, "embedding scale")
     if embedding_config.streams > 1:
         x = _parallel_streams(ctx, embedding_config, x)
     if embedding_config.token_types:
-        type_table = ctx.register(
-            Parameter(
-                "token_type_embeddings",
-                (embedding_config.token_types, width),
-                setting.param_dtype,
-                trained,
-                has_grad=setting.has_grad,
-            )
-        )
-        x = add(tape, x, embedding(tape, type_table, (ctx.tokens,), dtype, "token types"), "add token types")
+        x = add(tape, x, _token_types(ctx, embedding_config, dtype), "add token types")
     if embedding_config.positions or embedding_config.sinusoids:
-        position = _positions(ctx, embedding_config, (width, dtype), trained=trained)
-        if not embedding_config.apart:
+        position = _positions(ctx, embedding_config, dtype)
+        if is_inline:
             ctx.model_outputs.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
-    return _after_sum(ctx, embedding_config, x, trained=trained)
+    return _after_sum(ctx, embedding_config, x)
+
+
+def _trains_tables(ctx: Context, embedding: Embedding) -> bool:
+    """Say whether the tables get gradients in this unit."""
+    return embedding.trained and (ctx.setting.trained or embedding.saved)
+
+
+def _look_up(ctx: Context, embedding_config: Embedding, dtype: str) -> Value:
+    """Look the tokens up in the table: [residual tokens, width]. Hooks and tensor parallelism change the output."""
+    tape = ctx.tape
+    table = _token_table(ctx, embedding_config)
+    x = embedding(tape, table, (ctx.tokens,), dtype)
+    table_norm = embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None
+    x = layers_of(ctx.setting.style).norm(ctx, table_norm, x)
+    # without a later step the leaf is the first block's input, which is counted there
+    if embedding_config.leaf and (_has_later_steps(embedding_config, ctx.tp) or embedding_config.leaf_unsaved):
+        x = _require_grad(tape, x)
+    if ctx.tp == 1:
+        return x
+    reduced = tape.value((ctx.residual_tokens, embedding_config.width), dtype, "reduce embedding")
+    return operator(tape, reduced, x, (x.shape, dtype, "gather embedding gradient"))
 
 
 def _has_later_steps(embedding: Embedding, tp: int) -> bool:
     """Tell whether an operation outside of the table's module follows the look-up."""
     has_norm = embedding.norm is not None and not isinstance(embedding.norm, TableNorm)
-    is_scaled = embedding.scaled_outside or embedding.scaled_behind
+    is_scaled = embedding.scale in ("model", "named", "tokens")
     is_changed = has_norm or is_scaled or embedding.positions > 0 or embedding.dropout > 0
     return is_changed or embedding.scattered or embedding.repeated or tp > 1
+
+
+def _with_per_layer_inputs(ctx: Context, embedding: Embedding, per_layer: PerLayer, x: Value) -> Value:
+    """Look up Gemma 3n's inputs of every layer, which ``x`` [tokens, hidden] contributes to; return ``x``."""
+    from memcheck.frameworks.transformers.per_layer import look_up
+
+    if embedding.leaf and not _has_later_steps(embedding, ctx.tp):
+        x = _require_grad(ctx.tape, x)  # the hook is on the table's module, which has scaled its rows
+    return look_up(ctx, per_layer, embedding.per_layer_rows, x, trained=_trains_tables(ctx, embedding))
+
+
+def _token_types(ctx: Context, embedding_config: Embedding, dtype: str) -> Value:
+    """Look up BERT's token types, [tokens, width], in ``dtype``."""
+    setting = ctx.setting
+    shape = (embedding_config.token_types, _width_of_sum(ctx, embedding_config))
+    trained = _trains_tables(ctx, embedding_config)
+    table = Parameter("token_type_embeddings", shape, setting.param_dtype, trained, has_grad=setting.has_grad)
+    return embedding(ctx.tape, ctx.register(table), (ctx.tokens,), dtype, "token types")
+
+
+def _width_of_sum(ctx: Context, embedding: Embedding) -> int:
+    """Return the columns of what token types and positions are added to."""
+    return embedding.width if embedding.apart else ctx.setting.hidden
 
 
 def _with_other_tokens(ctx: Context, embedding: Embedding, x: Value) -> Value:
@@ -244,35 +259,29 @@ def _parallel_streams(ctx: Context, embedding: Embedding, x: Value) -> Value:
     return spread_streams(ctx, x, embedding.streams)
 
 
-def _positions(ctx: Context, embedding_config: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
+def _positions(ctx: Context, embedding_config: Embedding, dtype: str) -> Value:
     """Look up learned positions, or copy sinusoidal ones out of a buffer (``index_select(...).detach()``).
 
-    ``shape``: width and dtype of the rows. ``trained``: the learned table gets a gradient. Returns [sequence, width],
-    or [tokens, width] if the family looks them up for each sequence.
+    ``dtype``: of learned positions. Returns [sequence, width], or [tokens, width] if the family looks them up for each
+    sequence.
     """
-    (width, dtype), setting = shape, ctx.setting
+    setting, width = ctx.setting, _width_of_sum(ctx, embedding_config)
     if embedding_config.sinusoids:
         return ctx.tape.value((ctx.tokens, width), setting.param_dtype, "positions")
-    table_trained = trained and setting.trained and not embedding_config.fixed_positions
-    position_table = ctx.register(
-        Parameter(
-            "embed_positions",
-            (embedding_config.positions, width),
-            setting.param_dtype,
-            table_trained,
-            has_grad=setting.has_grad,
-        )
-    )
+    trained = embedding_config.trained and setting.trained and not embedding_config.fixed_positions
+    shape = (embedding_config.positions, width)
+    table = Parameter("embed_positions", shape, setting.param_dtype, trained, has_grad=setting.has_grad)
     rows = ctx.tokens if embedding_config.positions_each else ctx.sequence
-    return embedding(ctx.tape, position_table, (rows,), dtype, "positions")
+    return embedding(ctx.tape, ctx.register(table), (rows,), dtype, "positions")
 
 
-def _after_sum(ctx: Context, embedding: Embedding, x: Value, *, trained: bool) -> Value:
+def _after_sum(ctx: Context, embedding: Embedding, x: Value) -> Value:
     """Apply what follows the sum of words, types and positions: norm, dropout, a projection, DeBERTa's mask and table.
 
     ``x``: [tokens, width]. Returns [tokens, hidden].
     """
     tape, setting = ctx.tape, ctx.setting
+    trained = embedding.trained and setting.trained
     x = layers_of(setting.style).norm(ctx, None if isinstance(embedding.norm, TableNorm) else embedding.norm, x)
     if embedding.masked:
         from memcheck.frameworks.transformers.disentangled import masked_rows, with_relative_rows
@@ -281,12 +290,12 @@ def _after_sum(ctx: Context, embedding: Embedding, x: Value, *, trained: bool) -
         x = dropout(tape, x, embedding.dropout)
         if embedding.relative is None or not embedding.relative.rows:
             return x
-        return with_relative_rows(ctx, embedding.relative, x, trained and setting.trained)
+        return with_relative_rows(ctx, embedding.relative, x, trained)
     x = dropout(tape, x, embedding.dropout)
     if embedding.biases[0]:
         from memcheck.frameworks.transformers.position_bias import with_biases
 
-        return with_biases(ctx, embedding.biases, x, trained and setting.trained)
+        return with_biases(ctx, embedding.biases, x, trained)
     if not (embedding.projected and embedding.apart):
         return x
     matrix = ParameterTensor("embeddings_project.weight", (setting.hidden, embedding.width), "embedding", linear=True)
