@@ -24,9 +24,20 @@ from memcheck.frameworks.transformers.moe import expert_tensors, expert_weights,
 from memcheck.frameworks.transformers.router import router_tensor
 from memcheck.models.module_types import IdentityMoe
 from memcheck.models.types import Moe
+from memcheck.record import Record
 
-MOST = 32
-"""Turns that a loop over more experts is replayed in: what stays is that of all of them."""
+LOOP_TURNS = 32
+"""Turns in which a loop over experts is replayed at most; each stands for several experts if there are more. What the
+turns save for backward adds up to what all experts save."""
+
+
+class ExpertStack(Record):
+    """One parameter of all experts of a rank, which the loop indexes by expert."""
+
+    name: str
+    weight: Value
+    """[experts, outputs, inputs]."""
+    outputs: int
 
 
 def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
@@ -34,7 +45,7 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     tokens.
 
     ``x``: [tokens, hidden]; so is what is returned. ``scores``: the router's. Every expert is assumed to get the same
-    number of tokens. A loop over many experts is replayed in at most 32 iterations.
+    number of tokens.
 
     Raises:
         UnsupportedError: stacked experts have adapters.
@@ -42,6 +53,8 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     tape, (tokens, hidden) = ctx.tape, x.shape
     total = tape.value(x.shape, x.dtype, "sum of experts")
     identities = moe.identities if isinstance(moe, IdentityMoe) else 0
+    if not identities:
+        _refuse_adapters(ctx, moe)
     classes = moe.experts if identities else moe.experts + 1
     mask = tape.new((tokens, moe.experts_per_token, classes), "int64", "one_hot")
     local_experts = ceil_div(moe.experts - identities, ctx.setting.expert_parallel)
@@ -49,51 +62,63 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     width = ceil_div(moe.width, ctx.setting.expert_tensor_parallel)
     *up_tensors, down_tensor = (t for t in moe.tensors if t.group == "experts")
     outputs = 2 * width if moe.gated and len(up_tensors) == 1 else width
-    names_adapted = {stack.name for stack in adapted_tensors(ctx.setting.adapter, moe)}
-    if any(t.name in names_adapted for t in (*up_tensors, down_tensor)) and not identities:
+    shapes = dict.fromkeys(up_tensors, (experts_per_rank, outputs, hidden))
+    weights = expert_weights(ctx, moe, {**shapes, down_tensor: (local_experts, hidden, width)})
+    ups = [ExpertStack(tensor.name, weights(tensor), outputs) for tensor in up_tensors]
+    down = ExpertStack(down_tensor.name, weights(down_tensor), hidden)
+    variables: list[Value] = []
+    turns = min(local_experts, LOOP_TURNS)
+    experts_per_turn = ceil_div(local_experts, turns)
+    rows = Dim(ceil_div(tokens * moe.experts_per_token * experts_per_turn, experts_per_rank), "T*K/E")
+    for _ in range(turns):
+        row_index, gathered = _gather(tape, x, rows)
+        projected = [picked_product(tape, gathered, up, experts_per_turn) for up in ups]
+        if identities:
+            variables = [gathered, *projected]  # of LongCat's loop, until the next turn assigns them again
+        del gathered
+        inner = _activated(tape, moe, projected)
+        out = picked_product(tape, inner, down, experts_per_turn)
+        del inner
+        total = _weighted(tape, total, out, scores, row_index)
+        del out, row_index
+    # identity experts, which return their input (LongCat Flash)
+    turns = min(identities, LOOP_TURNS)
+    rows = Dim(ceil_div(tokens * moe.experts_per_token * identities, moe.experts * max(1, turns)), "T*K/E")
+    for _ in range(turns):
+        row_index, gathered = _gather(tape, x, rows)
+        total = _weighted(tape, total, gathered, scores, row_index)
+        del gathered, row_index
+    del mask, variables  # variables of the forward, which live to its end
+    return total
+
+
+def _refuse_adapters(ctx: Context, moe: Moe) -> None:
+    """Raise ``UnsupportedError`` if stacked experts have adapters."""
+    adapted = {stack.name for stack in adapted_tensors(ctx.setting.adapter, moe)}
+    if any(t.name in adapted for t in moe.tensors if t.group == "experts"):
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",
             "name no stacked experts in lora.target_parameters",
             "/training/lora/target_parameters",
         )
-    # the stacked weights on this rank, which each iteration indexes
-    shapes = dict.fromkeys(up_tensors, (experts_per_rank, outputs, hidden))
-    weights = expert_weights(ctx, moe, {**shapes, down_tensor: (local_experts, hidden, width)})
-    stacks = [weights(t) for t in up_tensors]
-    names = [t.name for t in up_tensors]
-    down_stack = weights(down_tensor)
-    variables: list[Value] = []
-    turns = min(local_experts, MOST)
-    experts_per_turn = ceil_div(local_experts, turns)
-    rows = Dim(ceil_div(tokens * moe.experts_per_token * experts_per_turn, experts_per_rank), "T*K/E")
-    for _ in range(turns):
-        row_index = tape.new((rows, 2), "int64", "token and choice of each row")
-        gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
-        projected = [
-            picked_product(tape, gathered, stack, name, outputs, experts_per_turn)
-            for stack, name in zip(stacks, names, strict=True)
-        ]
-        variables = [gathered, *projected] if identities else []  # variables of the loop, until they are assigned again
-        del gathered
-        if len(projected) > 1:
-            inner = mul(tape, activation(tape, projected[0], moe.activation), projected[1])
-        else:
-            inner = gate(tape, moe, projected[0]) if moe.gated else activation(tape, projected[0], moe.activation)
-        projected.clear()
-        out = picked_product(tape, inner, down_stack, down_tensor.name, hidden, experts_per_turn)
-        del inner
-        total = _weighted(tape, total, out, scores, row_index)
-        del out, row_index
-    # identity experts, which return their input (LongCat Flash)
-    turns = min(identities, MOST)
-    rows = Dim(ceil_div(tokens * moe.experts_per_token * identities, moe.experts * max(1, turns)), "T*K/E")
-    for _ in range(turns):
-        row_index = tape.new((rows, 2), "int64", "token and choice of each row")
-        gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
-        total = _weighted(tape, total, gathered, scores, row_index)
-        del gathered, row_index
-    del mask, variables
-    return total
+
+
+def _gather(tape: Tape, x: Value, rows: int) -> tuple[Storage, Value]:
+    """Return token and choice of each of ``rows`` rows that experts get, [rows, 2], and these rows of ``x``."""
+    row_index = tape.new((rows, 2), "int64", "token and choice of each row")
+    return row_index, index(tape, x, row_index, (rows, x.shape[-1]), "gather tokens")
+
+
+def _activated(tape: Tape, moe: Moe, projected: list[Value]) -> Value:
+    """Return the input of the down product, [rows, width]. ``projected``: outputs of the up products; it is emptied."""
+    if len(projected) > 1:
+        inner = mul(tape, activation(tape, projected[0], moe.activation), projected[1])
+    elif moe.gated:
+        inner = gate(tape, moe, projected[0])
+    else:
+        inner = activation(tape, projected[0], moe.activation)
+    projected.clear()
+    return inner
 
 
 def _weighted(tape: Tape, total: Value, out: Value, scores: Value, row_index: Storage) -> Value:
@@ -107,21 +132,21 @@ def _weighted(tape: Tape, total: Value, out: Value, scores: Value, row_index: St
     return added(tape, total, cast(tape, weighted, total.dtype), row_index)
 
 
-def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int, experts: int) -> Value:
-    """Run ``F.linear(x, stack[expert])`` for ``experts`` experts of equal load: [rows, inputs] to [rows, ``outputs``].
+def picked_product(tape: Tape, x: Value, stack: ExpertStack, experts: int) -> Value:
+    """Run ``F.linear(x, stack[expert])`` for ``experts`` experts of equal load: [rows, inputs] to [rows, outputs].
 
-    ``stack``: the matrices of all experts, [experts, outputs, inputs]. ``stack[expert]`` is no leaf, so that autocast's
-    copy is not cached, and each product saves its own. The gradient is written into zeros of the stack's size
-    (``select_backward``), which are added to those of other experts.
+    ``stack[expert]`` is no leaf, so that autocast's copy is not cached, and each product saves its own. The gradient is
+    written into zeros of the stack's size (``select_backward``), which are added to those of other experts.
     """
-    stack_shape, stack_dtype, inputs = stack.shape, stack.dtype, x.shape[-1]
+    label, outputs, inputs = stack.name, stack.outputs, x.shape[-1]
+    stack_shape, stack_dtype = stack.weight.shape, stack.weight.dtype
     compute_dtype = tape.autocast or stack_dtype
     is_cast = compute_dtype != stack_dtype
     autocast_copies = tape.new((experts, outputs, inputs), compute_dtype, "autocast copies") if is_cast else None
     x = cast(tape, x, compute_dtype)
     out = tape.value((x.shape[0], outputs), compute_dtype, label)
-    x_needs_grad, weight_needs_grad, x_shape = x.needs_grad, stack.needs_grad, x.shape
-    multiplied_weight = autocast_copies or stack.storage or SAVED_WEIGHT
+    x_needs_grad, weight_needs_grad, x_shape = x.needs_grad, stack.weight.needs_grad, x.shape
+    multiplied_weight = autocast_copies or stack.weight.storage or SAVED_WEIGHT
     saved = (x.storage if weight_needs_grad else None, multiplied_weight if x_needs_grad else None)
     del multiplied_weight, autocast_copies
 
@@ -137,7 +162,7 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
         del cast_grad
         return [x_grad, stack_grad]
 
-    return tape.record(out, (x, stack), linear_backward, saves_first=True, saves=saved)
+    return tape.record(out, (x, stack.weight), linear_backward, saves_first=True, saves=saved)
 
 
 def added(tape: Tape, total: Value, part: Value, rows: Storage) -> Value:

@@ -117,13 +117,13 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
         tape,
         scan,
         ScanInputs(
-            ssm_input,
-            time_step,
-            time_step_bias,
-            decay_rate,
-            skip_factor,
-            input_matrix.view(*group_shape),
-            output_matrix.view(*group_shape),
+            ssm_input=ssm_input,
+            time_step=time_step,
+            time_step_bias=time_step_bias,
+            decay_rate=decay_rate,
+            skip_factor=skip_factor,
+            input_matrix=input_matrix.view(*group_shape),
+            output_matrix=output_matrix.view(*group_shape),
         ),
     )
     out = _gated_norm(ctx, mixer, tensors, out, gate)
@@ -225,10 +225,10 @@ def _in_chunks(tape: Tape, scan: Scan, inputs: ScanInputs, time_step: Value) -> 
     decay = mul(tape, cast(tape, time_step, "fp32"), inputs.decay_rate)
     matrix_shape = (scan.padded_tokens, heads * scan.state_size)
     chunked = ChunkedTensors(
-        pad(tape, ssm_input, input_shape),
-        pad(tape, decay, (scan.padded_tokens, heads)),
-        pad(tape, input_matrix, matrix_shape),
-        pad(tape, output_matrix, matrix_shape),
+        ssm_input=pad(tape, ssm_input, input_shape),
+        decay=pad(tape, decay, (scan.padded_tokens, heads)),
+        input_matrix=pad(tape, input_matrix, matrix_shape),
+        output_matrix=pad(tape, output_matrix, matrix_shape),
     )
     return chunked, residual
 
