@@ -20,8 +20,9 @@ from memcheck.judge import Gate
 from memcheck.plan.places import Document
 from memcheck.plan.read import with_changes
 from memcheck.plan.text import read_bytes
-from memcheck.plan.value_edits import edited, flow_text
+from memcheck.plan.value_edits import edited
 from memcheck.record import Record
+from memcheck.report.story.remedies import new_values
 from memcheck.what_if.remedies.changes import OTHER
 from memcheck.what_if.suggest.report import FORMATS as RENDERERS
 from memcheck.what_if.suggest.report import import_command
@@ -173,7 +174,7 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
     chosen = answer.found[number - 1]
     remedy = chosen.remedy
     if not remedy.is_edit:
-        settings = ", ".join(f"`{key}: {flow_text(value)}`" for key, value in remedy.set.items())
+        settings = ", ".join(f"`{line}`" for line in new_values(remedy))
         if answer.config:
             raise UsageError(
                 f"{path} is a config, and suggest edits plans",

@@ -23,6 +23,7 @@ from memcheck.plan.read import with_changes
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
+NOTHING_INSTEAD: Mapping[str, object] = {}
 MOST = 16
 """The most readings that are kept at a time."""
 MOST_BYTES = 4 * 2**20
@@ -47,6 +48,8 @@ class Asked(Record):
     """The GPU's name, where the user states it; else empty."""
     stated: frozenset[str] = frozenset()
     """All keys that the user states."""
+    instead: Mapping[str, object] = NOTHING_INSTEAD
+    """Keys of the config that are read as if they had these values."""
 
 
 class _Kept(Record):
@@ -69,12 +72,18 @@ def reading_of(kind: Format, data: bytes, asked: Asked, read: Callable[[str], by
         ConfigError: it cannot be used.
         OSError: a file that it names cannot be read.
     """
+    if asked.instead:
+        return _reading(_read(kind, data, asked, read))
     mappings = [tuple(sorted(each.items())) for each in (asked.images, asked.defines)]
     key = (kind.name, data, *mappings, *(each for each in asked if not isinstance(each, Mapping)))
     found = _kept.get(key)
     if found is None or not _holds(found, read):
         found = _read(kind, data, asked, read)
         _keep(key, found)
+    return _reading(found)
+
+
+def _reading(found: _Kept) -> ReadConfig:
     if found.error is not None:
         raise found.error.with_traceback(None)
     assert found.reading is not None  # noqa: S101 - it is one or the other
@@ -104,6 +113,7 @@ def _read(kind: Format, data: bytes, asked: Asked, read: Callable[[str], bytes])
         config.version, config.images = asked.version, asked.images
         config.gpus_per_node, config.method = asked.gpus_per_node, asked.method
         config.gpu, config.stated = asked.gpu, asked.stated
+        config.change(asked.instead)
         reading = read_gpu(kind.read(config, asked.world), config)
         reading = reading._replace(sources={**reading.sources, asked.path: split_lines(parse_text(asked.path, data))})
     except ConfigError as problem:
@@ -226,6 +236,8 @@ class Beside(Record):
     """The pictures of a sample, by key of ``training.images``."""
     changed: frozenset[str] = frozenset()
     """Keys of the plan that go before what the config says: ``--set`` of a command that judges."""
+    instead: Mapping[str, object] = NOTHING_INSTEAD
+    """Keys of the config that are read as if they had these values."""
 
 
 NOTHING_BESIDE = Beside()
@@ -262,6 +274,7 @@ def read_beside(
         world=per_node * nodes if isinstance(per_node, int) and isinstance(nodes, int) else None,
         gpu=str(stated.get("hardware.gpu.name", stated.get("hardware.gpu", ""))),
         stated=frozenset(stated),
+        instead=beside.instead,
     )
     return reading_for(reading_of(kind, data, asked, read), serving=serving)
 

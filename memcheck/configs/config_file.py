@@ -61,6 +61,8 @@ class ConfigFile:
         """The GPU, where it was stated."""
         self.stated: frozenset[str] = frozenset()
         """The keys of a plan that the user states in addition to the config."""
+        self.instead: Mapping[str, object] = {}
+        """Keys that are read as if they had these values, of a Python file, whose keys its reader finds."""
         self.images = NO_IMAGES
         """The pictures of a sample, where they were stated: keys of ``training.images``."""
         self._locate = locate
@@ -71,6 +73,12 @@ class ConfigFile:
         """A key of a file that this one names, shown where it is named."""
         self.values[key] = value
         self._adopted[key] = at
+
+    def change(self, values: Mapping[str, object]) -> None:
+        """Give keys other values, as if the file said them; a Python file's are changed when its reader has them."""
+        self.instead = values
+        for key, value in values.items() if not self.text else ():
+            self.adopt(key, value, self.at(key))
 
     def rename(self, key: str, plain: str) -> None:
         """Move the value of ``key`` to the key ``plain``, of which ``key`` is another spelling."""

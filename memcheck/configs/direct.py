@@ -29,6 +29,7 @@ from memcheck.plan.finding import Location, Span
 from memcheck.plan.places import Document, Provenance
 from memcheck.plan.sniff import misspells_mark
 from memcheck.plan.text import read_bytes, split_lines
+from memcheck.record import Record
 
 DEFAULT_LENGTH = "default_sequence_length"
 """The length of configs that state none, of a project's configuration."""
@@ -120,17 +121,16 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     values: dict[str, Any] = {"memcheck": 1, "source": {name: source}}
     options = {key: stated[flag] for flag, key in FLAGS.items() if flag in stated and key != LENGTH}
     values = grown(values, {**options, **changes})
-    found = _read(start, text, values, beside)
+    config = DirectConfig(name, start, text, values, beside)
+    found = config.read()
     more = _length(found, stated)
     if more:
         values = grown(values, {key: each for key, each in more.items() if key not in changes})
-        found = _read(start, text, values, beside)
+        config = config._replace(values=values)
+        found = config.read()
         if value_at(found.values, "training.sequences") in UNPACKED and value_at(found.values, LONGEST) is None:
-            found = _read(start, text, grown(values, {LONGEST: next(iter(more.values()))}), beside)
-    if beside.version and isinstance(found.values, dict):
-        key = release_key(name, beside.version, value_at(found.values, "training.framework"))
-        if value_at(found.values, key) is None:
-            found = found._replace(values=grown(found.values, {key: beside.version}))
+            config = config._replace(values=grown(values, {LONGEST: next(iter(more.values()))}))
+            found = config.read()
     missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
     findings = (*found.findings, *missing)
     if beside.images.get("per_sample", 1) and not value_at(found.values, "training.images"):
@@ -138,9 +138,14 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
         unread = codes.CONFLICTING_KEYS.at(found.locate(""), message, help=help)._replace(severity="warning")
         findings = (*findings, *([unread] if beside.images and not missing else []))
     whole = not any(each.severity == "error" for each in findings)
-    if whole and isinstance(found.values, dict):
-        found = found._replace(values={key: each for key, each in found.values.items() if key != "source"})
+    if whole:
+        found = found._replace(values=without_source(found.values))
     return found._replace(findings=findings)
+
+
+def without_source(values: object) -> object:
+    """The values of a plan without the config that they were taken from."""
+    return {key: each for key, each in values.items() if key != "source"} if isinstance(values, dict) else values
 
 
 def _followed(path: str, text: str, error: ElsewhereError) -> tuple[str, str] | None:
@@ -161,11 +166,37 @@ def _followed(path: str, text: str, error: ElsewhereError) -> tuple[str, str] | 
     return (name, os.path.relpath(near, os.path.dirname(path) or ".").replace(os.sep, "/")) if name else None
 
 
-def _read(start: Location, text: str, values: dict[str, Any], beside: Beside) -> Document:
-    """The document of these values, with what the config says; ``start``: its place as a whole."""
-    path, data, marks = start.path, text.encode(), {"": Provenance(None, start)}
-    bare = Document(path=path, index=0, values=values, marks=marks, sources={path: split_lines(text)})
-    return sourced(bare, lambda each: data if each == path else read_bytes(each), beside, direct=True)
+class DirectConfig(Record):
+    """A framework's own config, and what was stated in addition to it."""
+
+    format: str
+    """The name of its format."""
+    start: Location
+    """Where findings about the config as a whole are shown."""
+    text: str
+    values: dict[str, Any]
+    """The plan that is stated: nested values, with the config as its ``source``."""
+    beside: Beside
+
+    def read(self) -> Document:
+        """The document of the stated values, with what the config says."""
+        path, data, marks = self.start.path, self.text.encode(), {"": Provenance(None, self.start)}
+        lines = {path: split_lines(self.text)}
+        bare = Document(path=path, index=0, values=self.values, marks=marks, sources=lines, config=self)
+        found = sourced(bare, lambda each: data if each == path else read_bytes(each), self.beside, direct=True)
+        if self.beside.version and isinstance(found.values, dict):
+            key = release_key(self.format, self.beside.version, value_at(found.values, "training.framework"))
+            if value_at(found.values, key) is None:
+                found = found._replace(values=grown(found.values, {key: self.beside.version}))
+        return found
+
+    def changed(self, instead: Mapping[str, object], stated: Mapping[str, object]) -> Document:
+        """The document with other values: ``instead`` by keys of the config, ``stated`` by keys of the plan."""
+        said = frozenset(spelled_out(key) for key in stated)
+        beside = self.beside._replace(instead=instead, changed=self.beside.changed | said)
+        values = grown(self.values, dict(stated))
+        found = self._replace(values=values, beside=beside).read()
+        return found._replace(values=without_source(found.values))
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -12,6 +12,7 @@ A file has the format's ``title`` and ``version``, and any of these sections:
 - ``upper``: keys of kernels that keep less than what is estimated.
 - ``words``: the format's values and the plan's.
 - ``names``: further lists of keys and values.
+- ``written``: how the format says what a remedy changes (``config_words.py``), where the rows of ``read`` do not.
 
 A name that ends with a dot means all keys below it.
 
@@ -53,6 +54,8 @@ class KeyTable(Record):
     upper: Mapping[str, str]
     words: Mapping[str, Mapping[str, Any]]
     names: Mapping[str, tuple[str, ...]]
+    written: Mapping[str, Any]
+    """By key of the plan: names of the format's key, or by the plan's value the format's keys and their values."""
 
     def as_set(self, *names: str) -> frozenset[str]:
         """All words of these lists."""
@@ -126,6 +129,7 @@ def from_sections(found: Mapping[str, Any]) -> KeyTable:
         upper=found.get("upper", {}),
         words=words,
         names=_split(found.get("names", {})),
+        written=found.get("written", {}),
     )
 
 

@@ -383,20 +383,16 @@ def _optimizer(draft: Draft, split: Division) -> None:
 
 
 def _recompute(draft: Draft) -> Iterator[Record]:
-    name, offloaded = "gradient_checkpointing", f"{parts.RECOMPUTE}.offload"
+    name = "gradient_checkpointing"
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if not by_fsdp or on(draft, name):
         yield RecomputeArguments(path=name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
     parts.recomputed(draft, name)
     if text(draft, name) in ("offload", "offload_disk"):
-        draft.set(offloaded, "cpu", name)
-    other = "activation_offloading"
-    if draft.config.has(other) and not off(draft, other):
-        if draft.value(f"{parts.RECOMPUTE}.mode") == "full":
-            draft.set(offloaded, "cpu", other)
-        else:
-            message = "saved activations that are offloaded without recompute have no memory model"
-            draft.refuse(other, message, "turn gradient_checkpointing on", (parts.RECOMPUTE,))
+        draft.set(f"{parts.RECOMPUTE}.offload", "cpu", name)
+    if not parts.offloaded(draft):
+        message = "saved activations that are offloaded without recompute have no memory model"
+        draft.refuse(parts.OFFLOADS, message, "turn gradient_checkpointing on", (parts.RECOMPUTE,))
 
 
 def _attention(draft: Draft) -> Iterator[Record]:

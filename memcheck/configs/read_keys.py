@@ -41,6 +41,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 BATCH, MODEL, RECOMPUTE = "per_device_train_batch_size", "model_name_or_path", "gradient_checkpointing"
 MACHINE = {"gpu": "hardware.gpu", "gpus": "hardware.gpus_per_node", "nodes": "hardware.nodes"}
+HARMLESS = frozenset(
+    name for table in (KEYS, key_table("transformers")) for names in table.irrelevant.values() for name in names
+)
+"""Names of what moves no memory."""
 MOST_LISTED = 12
 """Keys that a message names."""
 SHOWN = {
@@ -267,7 +271,7 @@ def _said_by_file(config: ConfigFile, found: Mapping[str, TakenKey], result: Rea
         for key, each in result.settings.items()
     }
     used = {each.key for each in found.values()}
-    left = [key for key in config.values if key not in used]
+    left = [key for key in config.values if key not in used and key.lower().rpartition(".")[2] not in HARMLESS]
     notes = result.notes
     if left:
         named = ", ".join(f"`{key[:60]}`" for key in left[:MOST_LISTED])

@@ -147,7 +147,7 @@ def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadC
     unread = words and TAKES_WORDS.search(config.text) is None
     if hanging or started.loose or unread or short:
         return None
-    for name in ("inside", "read", "version", "images", "gpus_per_node", "method", "gpu", "stated"):
+    for name in ("inside", "read", "version", "images", "gpus_per_node", "method", "gpu", "stated", "instead"):
         setattr(started, name, getattr(config, name))
     found, _ = _reading(started, world, config.path, config.text)
     return found._replace(sources={**found.sources, launch.path: launch.lines})
@@ -251,6 +251,7 @@ def _plain(config: ConfigFile) -> ConfigFile:
     found = ConfigFile(config.path, {}, lambda _: Location(config.path, config.at("").span), ())
     found.read, found.inside, found.version, found.method = config.read, config.inside, config.version, config.method
     found.gpus_per_node, found.images, found.stated = config.gpus_per_node, config.images, config.stated
+    found.instead = config.instead
     return found
 
 
@@ -283,6 +284,8 @@ def _adopt(draft: Draft, job: PythonJob) -> None:
             _upper(draft, key, value, settled[key])
         elif key in settled:
             _ask(draft, key, value, settled[key])
+    for key, other in config.instead.items():
+        config.adopt(key, other, job.at)
     options = {value.option: value.at for value in job.values.values() if value.option and value.known}
     if options:
         listed = ", ".join(f"`{each}`" for each in list(options)[:MOST])

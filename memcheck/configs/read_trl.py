@@ -456,14 +456,15 @@ def recompute_of(draft: Draft, *, alone: bool) -> Iterator[Record]:
     for each in ("gradient_checkpointing", "activation_checkpointing"):
         parts.recomputed(draft, each)
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
-    if by_fsdp and not draft.config.has(name):
-        return
-    reentrant = parts.older(draft, 5) and not alone
-    why = "TRL's default" if alone else "transformers' default"
-    yield RecomputeArguments(path=name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
+    if not by_fsdp or draft.config.has(name):
+        reentrant = parts.older(draft, 5) and not alone
+        why = "TRL's default" if alone else "transformers' default"
+        yield RecomputeArguments(path=name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
     own = "use_reentrant"  # of PEFT's and other scripts, which hand it on
-    if draft.config.has(own) and draft.value(f"{parts.RECOMPUTE}.mode") == "full":
+    if draft.config.has(own) and draft.value(f"{parts.RECOMPUTE}.mode") == "full" and not by_fsdp:
         draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, own), own)
+    if not parts.offloaded(draft):
+        draft.note(parts.OFFLOADS, "saved activations that are offloaded without recompute are not modelled")
     draft.config.see(own)
 
 

@@ -266,10 +266,10 @@ def _gives(after: Document, before: Document, wanted: Resolved) -> bool:
         found = resolve(plan, FRAMEWORKS, base_dir=_folder(after))
     except MemcheckError:
         return False
-    return found.gpu == wanted.gpu and _alike(found, wanted)
+    return found.gpu == wanted.gpu and alike(found, wanted)
 
 
-def _alike(found: Resolved, wanted: Resolved) -> bool:
+def alike(found: Resolved, wanted: Resolved) -> bool:
     """Whether two jobs are the same, or differ in nothing but what a config spells out and needs the same memory.
 
     FSDP offloads the states with the parameters, and Megatron-LM wants a method for full recompute: a plan leaves both

@@ -227,6 +227,20 @@ def recomputed(draft: Draft, path: str) -> None:
     draft.config.see(path, f"{path}_kwargs", *(f"{path}_kwargs.{name}" for name in RECOMPUTED))
 
 
+def offloaded(draft: Draft) -> bool:
+    """Read ``activation_offloading``, which moves what autograd saves to the host (trl
+    ``models/activation_offloading.py``). Return False where it is on and no block is recomputed: it has no model then.
+    """
+    draft.config.see(OFFLOADS)
+    if not draft.config.has(OFFLOADS) or off(draft, OFFLOADS):
+        return True
+    recomputes = draft.value(f"{RECOMPUTE}.mode") == "full"
+    if recomputes:
+        draft.set(f"{RECOMPUTE}.offload", "cpu", OFFLOADS)
+    return recomputes
+
+
+OFFLOADS = "activation_offloading"
 RECOMPUTED = ("use_reentrant", "every_n_layers", "offload", "preserve_rng_state", "determinism_check", "debug")
 """What Trainer takes out of ``gradient_checkpointing_kwargs``, and what of the rest, which is an argument of
 ``torch.utils.checkpoint``, keeps no tensor but a generator's state (transformers 5.23 ``trainer.py``; torch 2.13).

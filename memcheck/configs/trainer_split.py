@@ -49,7 +49,7 @@ def deepspeed(
     if not below and not config.has(path):
         return None
     draft.derive("training.framework", "deepspeed", f"the config has `{path}`")
-    if below:
+    if not config.has(path) or set(below) - config.instead.keys():
         inner = {key[len(path) + 1 :]: config.values[key] for key in below}
         engine = ConfigFile(config.path, inner, lambda key: config.at(f"{path}.{key}"), config.lines)
     else:
@@ -57,6 +57,7 @@ def deepspeed(
         if found is None:
             return Division(engine=True)
         engine = found
+        engine.change({key[len(path) + 1 :]: config.values[key] for key in below})
     _join(draft, read_deepspeed(engine, world or _started(draft)))
     return Division(engine=True)
 

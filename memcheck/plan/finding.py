@@ -94,6 +94,9 @@ class Remedy(Record):
     elsewhere: tuple[FileEdits, ...] = ()
     """Edits of the configs that the plan takes values from. All edits of a remedy belong together: made one without
     the other, the files contradict each other."""
+    written: dict[str, str] | None = None
+    """For a framework's own config: changed plan keys and the lines that its owner writes for them. A key that is
+    missing has no words there; an empty line follows from the others. None for a plan."""
 
     @property
     def high_utilization(self) -> float:

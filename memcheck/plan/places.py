@@ -49,6 +49,8 @@ class Document(Record):
     """The document's first line in its file, from 0, and the line after its last; equal where they are not known."""
     changed: tuple[str, ...] = ()
     """Pointers whose values were replaced after reading: what is written there is not what counts."""
+    config: object = None
+    """How a framework's own config was read, which the document stands for; None for a plan."""
 
     def is_changed(self, pointer: str) -> bool:
         """Whether the value at a pointer is not the one that its place shows."""

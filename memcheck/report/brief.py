@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from memcheck.edge.screen import Screen, clean, one_line, plural, value, wrap
+from memcheck.edge.screen import Screen, clean, one_line, plural, wrap
 from memcheck.plan.finding import Finding
 from memcheck.report import text
 from memcheck.report.forge import page
 from memcheck.report.full import closing_lines
 from memcheck.report.story.findings import fixes
+from memcheck.report.story.remedies import new_values
 from memcheck.report.story.summary import head, plan_summary, summary
 from memcheck.rules.result import PlanResult, Report
 
@@ -62,7 +63,7 @@ def _told(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
     way = " ".join(finding.help.split())
     if finding.remedies:
         first = finding.remedies[0]
-        way = f"{', '.join(f'{key}: {value(each)}' for key, each in first.set.items())} ({first.title})"
+        way = f"{', '.join(new_values(first))} ({first.title})"
     if way:
         lines.append(f"      help: {_cut(clean(way), screen.columns - 12)}")
     return lines

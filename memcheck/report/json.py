@@ -252,6 +252,7 @@ def remedy(item: Remedy) -> dict[str, object]:
         "sure": item.sure,
         "host_bytes_per_node": item.host_bytes_per_node,
         "edits": [edit(each) for each in item.edits],
+        "written": item.written,
         "elsewhere": [{"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere],
     }
 

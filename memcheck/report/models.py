@@ -442,6 +442,10 @@ class RemedyData(Data):
     """
     elsewhere: list[FileEditsData]
     """Edits of the configs that the plan takes values from (`source`)."""
+    written: dict[str, str] | None
+    """Of a framework's own config: by plan key, the line that its owner writes. A key without words there is missing.
+    An empty line follows from the others. null for a plan.
+    """
 
 
 class DiagnosticData(Data):

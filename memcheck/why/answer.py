@@ -29,6 +29,7 @@ from memcheck.report.story.blocks import (
     Table,
     Verdict,
 )
+from memcheck.report.story.remedies import new_values
 from memcheck.rules.result import PlanResult
 from memcheck.why.engine_start import ENGINES, SGLANG, VLLM, EngineStart, flags
 from memcheck.why.evidence import (
@@ -421,8 +422,7 @@ def _remedy(remedy: Remedy) -> str:
         if not remedy.slowdown
         else f", about {abs(remedy.slowdown):.0%} {'slower' if remedy.slowdown > 0 else 'faster'}"
     )
-    keys = ", ".join(f"{key}: {value(item)}" for key, item in remedy.set.items())
-    return f"{remedy.title} ({keys}): {gib(remedy.needed_bytes)} GiB needed{slower}"
+    return f"{remedy.title} ({', '.join(new_values(remedy))}): {gib(remedy.needed_bytes)} GiB needed{slower}"
 
 
 def render_text(answer: Diagnosis, screen: Screen) -> str:

@@ -239,6 +239,8 @@ class KeyChange(Record):
     after: str
     value: object = None
     """The new value as data."""
+    written: str = ""
+    """For a framework's own config: the change as its owner writes it, or that the key is one of plans."""
 
 
 class Measure(Record):

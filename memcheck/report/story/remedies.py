@@ -94,8 +94,9 @@ def offered(plan: PlanResult, options: Sequence[Remedy], layout: str) -> Remedie
 def step(plan: PlanResult, remedy: Remedy) -> RemedyStep:
     """A remedy's changed keys, its effect and its costs."""
     changes = tuple(
-        KeyChange(key=key, before=value(stated(plan, key)), after=value(new), value=new)
+        change(plan, remedy, key, new)
         for key, new in remedy.set.items()
+        if remedy.written is None or remedy.written.get(key) != ""
     )
     moved = measures(plan, remedy)
     paid = on_the_host(plan, remedy)
@@ -116,6 +117,14 @@ def step(plan: PlanResult, remedy: Remedy) -> RemedyStep:
         tone="good" if ends_the_finding(plan, remedy) else "warn",
         edits=remedy.files(plan.path),
     )
+
+
+def change(plan: PlanResult, remedy: Remedy, key: str, new: object) -> KeyChange:
+    """One changed key. In a remedy of a framework's own config it is said as that config says it, where it can."""
+    before, after, written = value(stated(plan, key)), value(new), ""
+    if remedy.written is not None:
+        written = remedy.written.get(key, f"{key}: {before} -> {after} (a key of plans)")
+    return KeyChange(key=key, before=before, after=after, value=new, written=written)
 
 
 def slug(remedy: Remedy) -> str:
@@ -305,8 +314,15 @@ def node_chart(plan: PlanResult, estimate: Estimate, remedy: Remedy) -> Chart:
 
 
 def change_lines(each: RemedyStep) -> list[str]:
-    """``key: old -> new``, one line per key that the remedy sets."""
-    return [clean(f"{change.key}: {change.before} -> {change.after}") for change in each.changes]
+    """One line per key that the remedy sets: ``key: old -> new``, or what the owner of a config writes."""
+    return [clean(item.written or f"{item.key}: {item.before} -> {item.after}") for item in each.changes]
+
+
+def new_values(remedy: Remedy) -> list[str]:
+    """``key: new``, or what the owner of a config writes, for places that do not know the plan."""
+    words = remedy.written or {}
+    lines = [words.get(key, f"{key}: {value(new)}") for key, new in remedy.set.items()]
+    return [clean(line) for line in lines if line]
 
 
 def advice_lines(plan: PlanResult, finding: Finding) -> list[str]:

@@ -177,7 +177,17 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         role=priced.role,
         edits=own,
         elsewhere=elsewhere,
+        written=written_of(priced, document),
     )
+
+
+def written_of(priced: Priced, document: Document) -> dict[str, str] | None:
+    """The change in the words of a framework's own config; None for a plan."""
+    if document.config is None:
+        return None
+    from memcheck.configs.config_words import said_so
+
+    return said_so(document, priced.changes, priced.resolved)
 
 
 def edits_of(priced: Priced, document: Document) -> tuple[tuple[Edit, ...], tuple[FileEdits, ...]]:
