@@ -19,7 +19,7 @@ from memcheck.configs.direct import DirectConfig
 from memcheck.configs.formats import FORMATS, WRITTEN, export_plan
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import ALLOCATORS, SEGMENTS
-from memcheck.configs.plan_text import grown, leaves, scalar, spelled_out
+from memcheck.configs.plan_text import grown, leaves, nested, scalar, spelled_out
 from memcheck.configs.read_keys import taken
 from memcheck.configs.sourced import source_file
 from memcheck.configs.sourced_edits import alike
@@ -54,8 +54,8 @@ ENGINE = "deepspeed."
 def said_so(document: Document, changes: Mapping[str, object], wanted: Resolved) -> dict[str, str]:
     """The line that a user writes for each changed key of a plan; a key that has no words is left out.
 
-    ``document``: of a framework's own config. ``wanted``: the job that the changed plan stands for. An empty line says
-    that a key follows from the others. Lines that start with ``memcheck`` state what the command line stated.
+    ``document``: of a framework's own config. ``wanted``: the job that the changed plan stands for. A key with an empty
+    line is said by the other lines. Lines that start with ``memcheck`` state what the command line stated.
     """
     config = document.config
     if not isinstance(config, DirectConfig) or len(config.text) > LONGEST:
@@ -65,7 +65,9 @@ def said_so(document: Document, changes: Mapping[str, object], wanted: Resolved)
     lines = {key: job.stated(key, value) for key, value in changes.items() if key not in choices or not choices[key]}
     picked = next((each for each in islice(_picks(choices), MOST_READINGS) if job.reads(each, changes)), {})
     found = {key: line for key, line in lines.items() if line}
-    found |= {key: ", ".join(job.line(*each) for each in words.items()) for key, words in picked.items()}
+    words = _joined(picked.values())
+    for key, own in picked.items():
+        found[key] = ", ".join(job.line(name, words.pop(name)) for name in own if name in words)
     left = [key for key in changes if key not in found]
     if picked and left and job.reads(picked, {key: changes[key] for key in found}):
         found |= dict.fromkeys(left, "")
@@ -93,6 +95,7 @@ class _Said:
         self.own = _leaves(config.values)
         self.text, self.syntax = self._source()
         self.forms = _forms(config.format)
+        self.trainer = any(prefix for prefix, _ in self.forms.rows)
         self.engine = self.fields.get("training.framework") == ENGINE.rstrip(".")
         self.needed = 0
 
@@ -116,12 +119,12 @@ class _Said:
             return []
         if self.config.format == "python" and self.syntax != PYTHON:
             return []  # a script of one's own, whose options have names of their own
-        ways = [self._proposed(name, each) for name, each in changed.items()]
+        every = [self._proposed(name, each) for name, each in changed.items()]
+        ways = [each for each in every if each]  # of a mapping, some fields may say what is so already
+        if not ways:
+            return self._exported(key, value) if self.config.format in WRITTEN else []
         found = [self._own_names(_joined(each)) for each in product(*ways)]
-        found = [each for each in found if each]
-        if not found and self.config.format in WRITTEN:
-            found = self._exported(key, value)
-        return found
+        return [each for each in found if each]
 
     def _own_names(self, words: Words) -> Words:
         """The words under the names of a user's own file, whose code reads no others; empty where one is missing."""
@@ -138,7 +141,7 @@ class _Said:
         said = self.forms.written.get(name)
         found: list[Words] = []
         if isinstance(said, str):
-            found = [{each: value} for each in sorted(said.split(), key=lambda each: not self._has(each))]
+            found = [{each: value} for each in said.split()]
         elif said is not None:
             ways = said.get(scalar(value), [])
             found = list(ways) if isinstance(ways, list) else [ways]
@@ -146,11 +149,11 @@ class _Said:
             if row.key == name and (not prefix or (self.engine and name != CONTEXT)):
                 word = next((word for word, meant in row.words.items() if meant == value), value)
                 found.append({f"{prefix}{row.path}": word})
-        return found
+        return sorted(found, key=lambda words: sum(not self._has(each) for each in words))
 
     def _has(self, name: str) -> bool:
         last = re.escape(name.rpartition(".")[2])
-        return re.search(rf"(?<![\w-]){last.replace('_', '[_-]')}(?![\w-])", self.text) is not None
+        return re.search(rf"(?<!\w)(?<!\w-){last.replace('_', '[_-]')}(?![\w-])", self.text) is not None
 
     def _exported(self, key: str, value: object) -> list[Words]:
         """What the writer of the format writes otherwise for this change alone."""
@@ -246,16 +249,19 @@ class _Said:
         )
         if not self._has(name):
             name = next((each for each in names if self._has(each)), name)
-        first, *inner = name.split(".")
-        for each in reversed(inner):
-            value = {each: value}
+        first, _, inner = name.partition(".")
+        value = nested({inner: value}) if inner else value
         return f"{first}={value!r}".replace("'", '"')
 
     def _launched(self, name: str, value: object) -> str:
         form = self.forms.arguments
+        if self.trainer and "." in name:
+            name, _, inner = name.partition(".")
+            return f"--{name} '{json.dumps(nested({inner: value}))}'"
         if form == LAUNCHED and value is True and "-" in "".join(row.path for _, row in self.forms.rows):
             return f"--{name}"  # a switch, which takes no value
         words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else scalar(value)
+        words = f'"{words}"' if isinstance(value, str) and " " in value else words
         return form.format(key=self._argument(name).removeprefix("--"), dashed=name.replace("_", "-"), value=words)
 
     def _argument(self, name: str) -> str:

@@ -96,7 +96,7 @@ class Remedy(Record):
     the other, the files contradict each other."""
     written: dict[str, str] | None = None
     """For a framework's own config: changed plan keys and the lines that its owner writes for them. A key that is
-    missing has no words there; an empty line follows from the others. None for a plan."""
+    missing has no words there; an empty line is said by the others. None for a plan."""
 
     @property
     def high_utilization(self) -> float:

@@ -443,8 +443,8 @@ class RemedyData(Data):
     elsewhere: list[FileEditsData]
     """Edits of the configs that the plan takes values from (`source`)."""
     written: dict[str, str] | None
-    """Of a framework's own config: by plan key, the line that its owner writes. A key without words there is missing.
-    An empty line follows from the others. null for a plan.
+    """By plan key, the line that the owner of a framework's config writes; an empty line is said by the others, and a
+    key without words is missing. null for a plan.
     """
 
 

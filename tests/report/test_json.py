@@ -144,6 +144,7 @@ def test_surface_is_frozen() -> None:
         "sure",
         "host_bytes_per_node",
         "edits",
+        "written",
         "elsewhere",
     ]
 

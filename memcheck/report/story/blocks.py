@@ -138,8 +138,7 @@ class Table(Record):
     one_note: bool = False
     """Whether all notes are one paragraph."""
     flow: str = ""
-    """What a screen without room does to text: ``wrap`` or ``cut`` the last column, or leave out the ``start`` of
-    identifiers."""
+    """What a screen without room does: ``wrap`` or ``cut`` the last column, or omit the ``start`` of identifiers."""
     indent: int = 0
     """Columns on the left of the table, on a screen."""
     short_heads: tuple[str, ...] = ()
@@ -192,8 +191,7 @@ class Ledger(Record):
     @property
     def foot(self) -> tuple[LedgerRow, ...]:
         """The rows below the parts: the need, the cache where there is some, the capacity, and what is left."""
-        cache = (self.cache,) if self.cache is not None else ()
-        return (self.needed, *cache, self.capacity, self.slack)
+        return tuple(filter(None, (self.needed, self.cache, self.capacity, self.slack)))
 
     def as_table(self) -> Table:
         """The ledger as a table, with a row per amount."""
@@ -240,7 +238,7 @@ class KeyChange(Record):
     value: object = None
     """The new value as data."""
     written: str = ""
-    """For a framework's own config: the change as its owner writes it, or that the key is one of plans."""
+    """The change as the owner of a framework's config writes it, or that the key is one of plans."""
 
 
 class Measure(Record):
