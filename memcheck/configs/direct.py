@@ -121,7 +121,7 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     values: dict[str, Any] = {"memcheck": 1, "source": {name: source}}
     options = {key: stated[flag] for flag, key in FLAGS.items() if flag in stated and key != LENGTH}
     values = grown(values, {**options, **changes})
-    config = DirectConfig(name, start, text, values, beside)
+    config = DirectConfig(format=name, start=start, text=text, values=values, beside=beside)
     found = config.read()
     more = _length(found, stated)
     if more:
