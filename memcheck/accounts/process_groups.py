@@ -32,14 +32,14 @@ class ProcessGroup(Record):
 
     kind: str
     """``world`` | ``data`` | ``tensor`` | ``context`` | ``pipeline`` | ``expert`` ..."""
-    local: int
+    ranks_in_node: int
     """Ranks of the group in this node."""
     nodes: int
-    collectives: bool
+    uses_collectives: bool
     """Uses rings, trees and NVLink SHARP."""
     peers: int = 0
     """Ranks it sends to and receives from directly."""
-    small: bool = False
+    connects_one_algorithm: bool = False
     """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
 
 
@@ -64,7 +64,7 @@ def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup 
     if degree <= 1:
         return None
     local = max(1, min(degree, layout.gpus_per_node // stride))
-    return ProcessGroup(kind, local, nodes_of(degree, local), collectives=True)
+    return ProcessGroup(kind, local, nodes_of(degree, local), uses_collectives=True)
 
 
 def nodes_of(degree: int, local: int) -> int:

@@ -387,9 +387,9 @@ class Part(Record):
     """The number of the first layer."""
     end_layer: int
     """The number after that of the last layer."""
-    embedding: bool
+    has_embedding: bool
     """The rank holds the embedding."""
-    head: bool
+    has_head: bool
     """The rank holds the final norm and the head."""
 
 

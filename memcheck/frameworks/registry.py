@@ -111,23 +111,23 @@ if TYPE_CHECKING:
         """Bytes of an engine's buffers on one rank that a step's record does not count."""
 
         @property
-        def resident(self) -> int:
+        def from_start(self) -> int:
             """Bytes of buffers that exist from the engine's start."""
 
         @property
-        def persistent(self) -> int:
+        def persistent_params(self) -> int:
             """Bytes of unsharded parameters, which are freed while the optimizer runs."""
 
         @property
-        def live_parameters(self) -> int:
+        def gathered_in_forward(self) -> int:
             """Gathered parameters during a forward."""
 
         @property
-        def master(self) -> int:
+        def fp32_partition_copy(self) -> int:
             """A second copy of parameters, which the optimizer steps on."""
 
         @property
-        def gradients(self) -> int:
+        def persistent_gradients(self) -> int:
             """Gradients that stay allocated from step to step."""
 
         @property
@@ -155,13 +155,13 @@ class Engine(Record):
     """Bytes of the engine's buffers on one rank."""
     strategy: Callable[[TrainingJob, Tensors], tuple[Strategy, tuple[int, ...]]]
     """The hooks with which the engine takes part in a step, and the sizes of its buffers in bytes."""
-    sums_apart: Callable[[TrainingJob], bool]
+    casts_gradients_to_fp32: Callable[[TrainingJob], bool]
     """Whether a hook casts each gradient that has arrived to fp32, to add it to a sum."""
-    saves_inputs: Callable[[TrainingJob], bool]
+    saves_linear_inputs: Callable[[TrainingJob], bool]
     """Whether the engine replaces ``F.linear`` by a function of its own, which saves its input whatever is trained."""
-    kept_whole: Callable[[TrainingJob, Sequence[LocalTensor]], int]
+    undivided_model_bytes: Callable[[TrainingJob, Sequence[LocalTensor]], int]
     """Bytes of a second, frozen model, such as the reference of DPO, that the engine does not divide over ranks."""
-    gathered_at_once: Callable[[TrainingJob, Sequence[LocalTensor], str], int]
+    gathered_model_bytes: Callable[[TrainingJob, Sequence[LocalTensor], str], int]
     """Bytes of a second, frozen model that are gathered while its forward runs; the last argument is its dtype."""
 
 
@@ -186,36 +186,36 @@ class Stack(Record):
 
     ranks: Callable[[TrainingJob, Architecture, str | None, bool], tuple[RankEstimate, ...]]
     """One estimate per pipeline rank; the last argument: with the largest tensors and the formulas."""
-    worst: Callable[[TrainingJob, Architecture, str | None], WorstRank]
+    worst_rank: Callable[[TrainingJob, Architecture, str | None], WorstRank]
     """What finds the worst rank, given one of the jobs."""
     states_floor: Callable[[TrainingJob, Architecture], int]
     """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
-    trainable: Callable[[TrainingJob, Architecture], tuple[int, int]]
+    trained_parameters: Callable[[TrainingJob, Architecture], tuple[int, int]]
     """Trained parameters of the whole model, and adapter parameters added to it."""
-    exchanges: Callable[[TrainingJob], UsedGroups]
+    process_groups: Callable[[TrainingJob], UsedGroups]
     """The process groups that a step uses."""
-    host: HostMemory
+    host_memory: HostMemory
     """What its processes hold in host memory."""
 
 
 class Timing(Record):
     """How the code of one stack computes and exchanges, where stacks differ."""
 
-    ranks: Callable[[int, TrainingJob, int], list[list[tuple[Part, int]]]]
+    layers_by_rank: Callable[[int, TrainingJob, int], list[list[tuple[Part, int]]]]
     """Arguments: number of layers, job, number of pipeline ranks. Result: for each rank its runs of layers, each with
     the number of multi-token-prediction layers after it.
     """
-    context: Callable[[TrainingJob], str]
+    context_kind: Callable[[TrainingJob], str]
     """Whose context parallelism runs over more than one rank: a kind of ``memcheck/timing/exchanges.py``."""
-    dispatch: Callable[[TrainingJob], str]
+    token_dispatch: Callable[[TrainingJob], str]
     """How tokens get to their experts: ``copies`` (every tensor rank sends its own to each expert), ``allgather`` (all
     ranks get all tokens), ``alltoall`` (to the ranks of the experts, then gathered over those that share one) or
     ``flex`` (to all of them, once to each node)."""
-    overlaps: Callable[[TrainingJob], tuple[bool, bool]]
+    overlaps_reduction_and_gather: Callable[[TrainingJob], tuple[bool, bool]]
     """Whether the reduction of gradients and the gathering of parameters overlap computation."""
-    fuses: Callable[[TrainingJob], bool]
+    fuses_elementwise: Callable[[TrainingJob], bool]
     """Whether element-wise operations of a layer run in few kernels."""
-    copies_gathered: Callable[[TrainingJob], bool]
+    copies_gathered_states: Callable[[TrainingJob], bool]
     """Whether hidden states are gathered and scattered over the tensor ranks along another dimension than the first,
     which takes one more copy."""
     repeats_kv_heads: Callable[[TrainingJob], bool]
@@ -228,15 +228,15 @@ class Timing(Record):
     """
     fused_norms: bool = False
     """A norm is one kernel. Else RMSNorm is one operation after the other."""
-    latent_inputs: str = "own"
+    latent_input_tokens: str = "own"
     """What the whole matrices that compress latents read: each rank's ``own`` tokens, the ``gathered`` ones of all
     tensor ranks, or each rank's own, whose latents are ``exchanged`` in place of hidden states."""
-    float8_tensors: bool = False
+    uses_torchao_float8: bool = False
     """fp8 is torchao's: operands are cast once, before they are gathered, and copied where a product needs them
     transposed."""
     adapted_module_name: Callable[[ParameterTensor, object], str] | None = None
     """What adapters' targets call the layer of a component's tensor, where that is not the tensor's own name."""
-    gathers_twice: bool = False
+    gathers_inputs_twice: bool = False
     """The input of a column-parallel product is gathered once more for the gradient of its weight."""
 
 

@@ -90,7 +90,7 @@ class Estimator:
         if isinstance(job, InferenceJob) or isinstance(job.architecture, Rough):
             return self.ranks(job)
         if self._worst is None:
-            self._worst = stack_of(job.framework).worst(job, job.architecture, self._gpu.arch)
+            self._worst = stack_of(job.framework).worst_rank(job, job.architecture, self._gpu.arch)
         rank = self._worst.rank(job)
         return self._covering(job, self._answer(job, (rank,), rank))
 
@@ -223,5 +223,5 @@ def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> Model
         return ModelCounts(total=total, trained=0)
     if job.method == "full" and not job.freeze:
         return ModelCounts(total=total, trained=total)
-    trained, adapters = stack_of(job.framework).trainable(job, architecture)
+    trained, adapters = stack_of(job.framework).trained_parameters(job, architecture)
     return ModelCounts(total=total + adapters, trained=trained)

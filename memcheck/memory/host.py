@@ -52,7 +52,7 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
 @lru_cache(maxsize=2048)
 def _moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
     """Return what :func:`host_moments` does, from the parts of a job that host memory depends on (``host_key``)."""
-    host = stack_of(job.framework).host
+    host = stack_of(job.framework).host_memory
     moments = [
         HostMoment("load", _where(job), loading(job, total, host)),
         HostMoment("init", "DeepSpeed laying out flat buffers", host.laid_out(job, total, room)),

@@ -158,11 +158,11 @@ def _on_stage(architecture: Architecture, tensor: ParameterTensor, stage: Part) 
     """
     tied_table = architecture.tie_word_embeddings and tensor.name == f"{architecture.paths.embedding}.weight"
     if tied_table and tensor.group == "embedding":
-        return stage.embedding or stage.head
+        return stage.has_embedding or stage.has_head
     if tied_table or tensor.group == "head":
-        return stage.head
+        return stage.has_head
     if tensor.group in ("embedding", "position"):
-        return stage.embedding
+        return stage.has_embedding
     return True  # norms, counted on every stage
 
 
@@ -183,14 +183,14 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
         if not _on_stage(architecture, tensor, stage):
             continue
         weights.append((_weight(tensor, local_tensor(tensor, None, layout.tensor, 1, 1), job.weights), 1))
-    if stage.embedding:
+    if stage.has_embedding:
         for tensors, times, _ in tower_runs(architecture):
             weights += [(_weight(tensor, tensor.shape, job.weights), times) for tensor in tensors]
     tape = _working_set(job, architecture, distinct, inventory=inventory)
-    if stage.embedding and architecture.vision is not None:
+    if stage.has_embedding and architecture.vision is not None:
         tower = _tower_working_set(job, architecture.vision, inventory=inventory)
         tape = max(tape, tower, key=lambda replayed: replayed.peak)
-    vocabulary = ceil_div(architecture.vocab_size, layout.tensor) if stage.head else 0
+    vocabulary = ceil_div(architecture.vocab_size, layout.tensor) if stage.has_head else 0
     return ServingRank(
         weights=tuple(weights),
         caches=_caches(job, architecture, stage, [(block, numbers_of_block[id(block)]) for block in distinct]),

@@ -80,7 +80,7 @@ RCCL_FURTHER_BYTES = 666 * MIB
 
 def exchanges(job: TrainingJob | InferenceJob) -> UsedGroups:
     """Return the rule that lists a job's process groups: its framework's, or for serving a torch device mesh's."""
-    return MESH if isinstance(job, InferenceJob) else stack_of(job.framework).exchanges(job)
+    return MESH if isinstance(job, InferenceJob) else stack_of(job.framework).process_groups(job)
 
 
 def groups(job: TrainingJob | InferenceJob) -> tuple[ProcessGroup, ...]:
@@ -96,7 +96,7 @@ def linked(gpu: Gpu) -> bool:
 def channels(group: ProcessGroup, gpu: Gpu) -> int:
     """Count the NCCL channels of a group's rings, by the GPU's links and the nodes that the group spans."""
     if group.nodes > 1:
-        return RING_CHANNELS_NODES if group.local > 2 else RING_CHANNELS_ALONE
+        return RING_CHANNELS_NODES if group.ranks_in_node > 2 else RING_CHANNELS_ALONE
     if not linked(gpu):
         return RING_CHANNELS_PCIE
     return RING_CHANNELS.get(gpu.arch or "", RING_CHANNELS_UNKNOWN)
@@ -113,16 +113,16 @@ def _collective_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     Each channel has one connection to the next rank of its ring. A group with one rank per node has network
     connections alone. Groups of experts and small ones make neither trees nor multicast buffers.
     """
-    if not group.collectives:
+    if not group.uses_collectives:
         return 0
     channel_count = channels(group, gpu)
-    if group.local == 1:
+    if group.ranks_in_node == 1:
         return channel_count * NET_CONNECTION_BYTES
     ring = channel_count * CONNECTION_BYTES
-    if group.kind == "expert" or group.small:
+    if group.kind == "expert" or group.connects_one_algorithm:
         return ring
     # a tree uses the ring's neighbours in the other direction; with two ranks that is the same connection
-    tree = ring if group.local * group.nodes > 2 else 0
+    tree = ring if group.ranks_in_node * group.nodes > 2 else 0
     return ring + tree + _multicast_bytes(group, gpu)
 
 
@@ -131,9 +131,15 @@ def _multicast_bytes(group: ProcessGroup, gpu: Gpu) -> int:
 
     0: the GPU is older than Hopper or has no NVLink, or the group does not use them.
     """
-    if not linked(gpu) or gpu.arch in ("sm_70", "sm_80") or group.local < 2 or group.kind == "expert" or group.small:
+    if (
+        not linked(gpu)
+        or gpu.arch in ("sm_70", "sm_80")
+        or group.ranks_in_node < 2
+        or group.kind == "expert"
+        or group.connects_one_algorithm
+    ):
         return 0
-    return NVLS_CHANNELS.get(gpu.arch or "", NVLS_CHANNELS_UNKNOWN) * group.local * NVLS_BYTES
+    return NVLS_CHANNELS.get(gpu.arch or "", NVLS_CHANNELS_UNKNOWN) * group.ranks_in_node * NVLS_BYTES
 
 
 def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
@@ -143,7 +149,7 @@ def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     """
     if not group.peers:
         return 0
-    peers_in_node = min(group.peers, group.local - 1)
+    peers_in_node = min(group.peers, group.ranks_in_node - 1)
     channels_per_peer = PEER_CHANNELS if group.nodes == 1 and linked(gpu) else PEER_CHANNELS_FEW
     network_bytes = NET_SHARED_BYTES if group.nodes > 1 else 0
     return peers_in_node * channels_per_peer * CONNECTION_BYTES + network_bytes
@@ -178,12 +184,17 @@ def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int,
 def _source(group: ProcessGroup, gpu: Gpu) -> str:
     """Say which connections of a group were counted, and from which files of NCCL: the source of a report's row."""
     connections = []
-    if group.collectives:
-        rings_alone = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
+    if group.uses_collectives:
+        rings_alone = (
+            group.connects_one_algorithm
+            or group.kind == "expert"
+            or group.ranks_in_node * group.nodes == 2
+            or group.ranks_in_node == 1
+        )
         trees = "" if rings_alone else " and trees"
         connections.append(f"rings{trees} of {channels(group, gpu)} channels")
         if _multicast_bytes(group, gpu):
-            connections.append(f"NVLink SHARP buffers of {group.local} heads")
+            connections.append(f"NVLink SHARP buffers of {group.ranks_in_node} heads")
     if group.peers:
         connections.append(f"connections to {group.peers} peers")
     return f"{', '.join(connections)} (NCCL 2.30 src/init.cc, transport/{{p2p,net,nvls}}.cc)"

@@ -60,7 +60,7 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     buffers = engine_of(job, [(layer,)] * layers, recomputes=True)
     engine = buffers if isinstance(buffers, EngineBuffers) else EngineBuffers()
     gradients = 0
-    if not engine.gradients:
+    if not engine.persistent_gradients:
         gradients = rounded(ceil_div(parameters, sharding(job).gradient_ranks) * DTYPE_BYTES[job.recipe.gradients])
     share = RoughPart(parameters=parameters, layers=layers, engine=engine, gradients=gradients)
     timeline = Timeline()
@@ -86,9 +86,9 @@ def _hold_states(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None
         timeline.hold("master_weights", rounded(updated * DTYPE_BYTES[recipe.master]))
     states = optimizer_state_bytes(_one_tensor(updated), updated, job.optimizer.name, recipe.optimizer_states)
     timeline.hold("optimizer_states", states)
-    timeline.hold("master_weights", engine.master)
-    timeline.hold("gradients", engine.gradients)
-    timeline.hold("communication_buffers", engine.resident)
+    timeline.hold("master_weights", engine.fp32_partition_copy)
+    timeline.hold("gradients", engine.persistent_gradients)
+    timeline.hold("communication_buffers", engine.from_start)
     timeline.mark("init", "states at rest")
 
 
@@ -112,7 +112,7 @@ def _forward_and_backward(job: TrainingJob, model: Rough, share: RoughPart, time
     per_layer = int(hidden_state * model.activation_multiplier) // layout.tensor
     if sharding(job).parameter_ranks > 1:  # the running layer is gathered, and the next one prefetched
         two_layers = 2 * ceil_div(share.parameters, layers) * item_bytes
-        timeline.hold("communication_buffers", rounded(max(two_layers, engine.live_parameters)))
+        timeline.hold("communication_buffers", rounded(max(two_layers, engine.gathered_in_forward)))
     saved_bytes = layers * (hidden_state if recomputes else per_layer)
     saved_bytes = int(saved_bytes * in_flight(rank, layout, job.gradient_accumulation_steps))
     recomputed_bytes = per_layer if recomputes else 0  # of one layer at a time
@@ -127,7 +127,7 @@ def _forward_and_backward(job: TrainingJob, model: Rough, share: RoughPart, time
         timeline.mark("backward", "gradient of the logits")
         timeline.release("logits_and_loss", logits)
         timeline.release("gradients", earlier)
-    buckets = engine.buckets + _own_part(engine)
+    buckets = engine.gradient_buckets + _own_part(engine)
     timeline.hold("gradients", gradients + buckets)
     timeline.hold("activations", recomputed_bytes)
     if layout.pipeline == 1 and job.gradient_accumulation_steps == 1:
@@ -160,4 +160,4 @@ def _own_part(engine: EngineBuffers) -> int:
 
     ZeRO-1 has them in addition to the gradients of the whole model, which are freed once they are reduced.
     """
-    return engine.partition if engine.whole_gradients else 0
+    return engine.partition_gradients if engine.whole_gradients else 0

@@ -85,7 +85,7 @@ def reduce_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
     """Whether the reduction of gradients and the gathering of parameters overlap computation."""
-    return timing_of(job.framework).overlaps(job)
+    return timing_of(job.framework).overlaps_reduction_and_gather(job)
 
 
 def reduces_every(job: TrainingJob) -> bool:

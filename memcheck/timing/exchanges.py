@@ -39,7 +39,7 @@ ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"
 
 def context_kind(job: TrainingJob) -> str:
     """Return the kind of context parallelism that the job runs, as this module's docstring lists them; else empty."""
-    return "" if job.layout.context == 1 else timing_of(job.framework).context(job)
+    return "" if job.layout.context == 1 else timing_of(job.framework).context_kind(job)
 
 
 class ExposedSeconds(Record):
@@ -150,7 +150,7 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
         return 0.0
     copies_bytes = cost.routed_bytes * layout.expert_tensor  # every rank of an expert-tensor group needs each token
-    dispatch = timing_of(job.framework).dispatch(job)
+    dispatch = timing_of(job.framework).token_dispatch(job)
     if dispatch == "copies":
         return all_to_all(group(rates, layout.expert, layout.expert_tensor), copies_bytes)
     if dispatch == "allgather":

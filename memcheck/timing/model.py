@@ -89,7 +89,7 @@ def shape_of(job: TrainingJob) -> Shape:
     if framework.checkpointed_parts and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:
         recompute = "full"  # every product of a layer runs again
     by_operators = framework.selective_recompute == "operators"
-    compute, fused = recipe.compute, timing.fuses(job)
+    compute, fused = recipe.compute, timing.fuses_elementwise(job)
     own_loss = framework.losses.parallel == "always"
     return Shape(
         batch=job.rows * job.head.columns,
@@ -119,9 +119,9 @@ def shape_of(job: TrainingJob) -> Shape:
         fused_products=timing.fused_products(job),
         fused_norms=timing.fused_norms,
         fused_loss=fused and not own_loss,
-        latent_inputs=timing.latent_inputs,
+        latent_inputs=timing.latent_input_tokens,
         adapted_module_name=timing.adapted_module_name,
-        float8_tensors=timing.float8_tensors,
+        float8_tensors=timing.uses_torchao_float8,
         by_operators=by_operators,
         own_expert_groups=framework.own_expert_groups,
         fp8_saved_input=job.option("activation_func_fp8_input_store") is True,
@@ -272,7 +272,7 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
     if _tower(job) is not None:
         tower_counts = [count for _, count, _ in side_kinds(architecture)]
     distinct: dict[Stage, int] = {}  # number of ranks by content, for which every stage is written as that of one rank
-    for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, pipeline):
+    for pieces in timing_of(job.framework).layers_by_rank(architecture.num_layers, job, pipeline):
         layers, start = [], 0
         for run in kinds(architecture, freeze):
             end = start + run.layers
@@ -285,8 +285,8 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
         layers[-1] += predictions
         content = Stage(
             layers=(*layers, *tower_counts),
-            embedding=any(piece.embedding for piece, _ in pieces),
-            head=any(piece.head for piece, _ in pieces),
+            embedding=any(piece.has_embedding for piece, _ in pieces),
+            head=any(piece.has_head for piece, _ in pieces),
             ranks=1,
             predictions=predictions,
         )

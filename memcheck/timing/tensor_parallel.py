@@ -95,12 +95,12 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
     if ranks == 1:
         return TensorWires()
     links = group(rates, ranks, 1)
-    latents = size * _latent_share(job) if timing.latent_inputs == "exchanged" else size
+    latents = size * _latent_share(job) if timing.latent_input_tokens == "exchanged" else size
     if not layout.sequence:
         return TensorWires(ranks, scatter=all_reduce(links, size), latent=all_reduce(links, latents))
-    gathers_fp8 = timing.float8_tensors and job.recipe.recipe == "fp8-mixed"
+    gathers_fp8 = timing.uses_torchao_float8 and job.recipe.recipe == "fp8-mixed"
     gathered = size / item_bytes if gathers_fp8 else size
-    copy_per_byte = 2.0 / rates.hbm_bandwidth if timing.copies_gathered(job) else 0.0  # a read and a write
+    copy_per_byte = 2.0 / rates.hbm_bandwidth if timing.copies_gathered_states(job) else 0.0  # a read and a write
     hides = ""
     placed = summed = 0.0
     if job.option("enable_async_tensor_parallel"):
@@ -117,7 +117,7 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
         hides=hides,
         placed=placed,
         summed=summed,
-        gathers_input_twice=timing.gathers_twice and not hides,
+        gathers_input_twice=timing.gathers_inputs_twice and not hides,
         collective_sm_share=rates.collective_sm_share,
         latent=gather(links, latents),
     )

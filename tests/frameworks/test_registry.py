@@ -91,7 +91,7 @@ def test_facts_are_said_in_known_words(framework: Framework) -> None:
     assert {*framework.load_and_save.initialization, *framework.load_and_save.other_places} <= words("initialization")
     assert set(framework.offload_places) <= words("optimizer_record", "properties", "offload")
     assert not framework.selective_recompute or "selective" in framework.recompute
-    assert timing.latent_inputs in ("own", "gathered", "exchanged")
+    assert timing.latent_input_tokens in ("own", "gathered", "exchanged")
 
 
 @EACH

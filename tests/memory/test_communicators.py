@@ -43,12 +43,12 @@ def test_rings_and_half_trees_explain_the_a100_readings() -> None:
     channels = RING_CHANNELS["sm_80"]
     assert channels * CONNECTION_BYTES + made_up_front == 544 * MIB
     assert channels * CONNECTION_BYTES * 3 // 2 + made_up_front == 688 * MIB
-    assert group_bytes(ProcessGroup("pair", 2, 1, collectives=True), A100) == 544 * MIB - made_up_front
+    assert group_bytes(ProcessGroup("pair", 2, 1, uses_collectives=True), A100) == 544 * MIB - made_up_front
 
 
 def test_first_all_to_all_takes_gigabytes() -> None:
     """Eight H100: the reading is 3.28 GB; the connections of seven peers are 2.8 of it."""
-    assert group_bytes(ProcessGroup("all-to-all", 8, 1, collectives=False, peers=7), H100) == 7 * 32 * 12 * MIB
+    assert group_bytes(ProcessGroup("all-to-all", 8, 1, uses_collectives=False, peers=7), H100) == 7 * 32 * 12 * MIB
 
 
 def test_one_gpu_has_no_communicator() -> None:
@@ -65,9 +65,9 @@ def test_every_dimension_has_a_group_of_its_own() -> None:
     """Tensor ranks are neighbours; data ranks of a model that fills the node are one per node."""
     found = {g.kind: g for g in groups(job(gpus_per_node=8, nodes=8, tensor=8, data=4, pipeline=2))}
     assert set(found) == {"world", "tensor", "data", "pipeline"}
-    assert (found["tensor"].local, found["tensor"].nodes) == (8, 1)
-    assert (found["data"].local, found["data"].nodes) == (1, 4)
-    assert (found["pipeline"].local, found["pipeline"].peers) == (1, 1)
+    assert (found["tensor"].ranks_in_node, found["tensor"].nodes) == (8, 1)
+    assert (found["data"].ranks_in_node, found["data"].nodes) == (1, 4)
+    assert (found["pipeline"].ranks_in_node, found["pipeline"].peers) == (1, 1)
 
 
 def test_hybrid_sharding_adds_a_group() -> None:
@@ -78,8 +78,8 @@ def test_hybrid_sharding_adds_a_group() -> None:
 
 def test_expert_parallelism_over_nodes_shares_network_buffers() -> None:
     """Two channels per peer once a group spans nodes, and one buffer for all that is sent through the network."""
-    near = group_bytes(ProcessGroup("expert", 8, 1, collectives=False, peers=7), H100)
-    far = group_bytes(ProcessGroup("expert", 8, 2, collectives=False, peers=15), H100)
+    near = group_bytes(ProcessGroup("expert", 8, 1, uses_collectives=False, peers=7), H100)
+    far = group_bytes(ProcessGroup("expert", 8, 2, uses_collectives=False, peers=15), H100)
     assert far == 7 * 2 * CONNECTION_BYTES + NET_SHARED_BYTES
     assert far < near / 10
 
@@ -88,12 +88,12 @@ def test_expert_parallelism_over_nodes_shares_network_buffers() -> None:
 def test_nvlink_sharp_has_a_buffer_for_each_head(gpu: Gpu, heads: int) -> None:
     """``nvls.cc``: channels x heads x 2 MiB, on Hopper and later only."""
     rings = RING_CHANNELS[str(gpu.arch)] * CONNECTION_BYTES * 2
-    assert group_bytes(ProcessGroup("world", 8, 1, collectives=True), gpu) == rings + heads * 8 * 2 * MIB
+    assert group_bytes(ProcessGroup("world", 8, 1, uses_collectives=True), gpu) == rings + heads * 8 * 2 * MIB
 
 
 def test_cards_without_nvlink_have_few_channels() -> None:
     """Four channels over PCIe, no multicast."""
-    assert group_bytes(ProcessGroup("world", 8, 1, collectives=True), L40S) == 4 * 2 * CONNECTION_BYTES
+    assert group_bytes(ProcessGroup("world", 8, 1, uses_collectives=True), L40S) == 4 * 2 * CONNECTION_BYTES
 
 
 def test_rccl_is_what_was_read_on_amd() -> None:

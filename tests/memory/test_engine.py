@@ -205,7 +205,12 @@ def test_layers_that_do_not_divide_go_to_the_first_ranks() -> None:
     """Every layer is on exactly one rank, the embedding on the first, the head on the last."""
     found = stage_parts(10, 4)
     assert [p.end_layer - p.first_layer for p in found] == [3, 3, 2, 2]
-    assert (found[0].embedding, found[-1].head, found[1].embedding, found[1].head) == (True, True, False, False)
+    assert (found[0].has_embedding, found[-1].has_head, found[1].has_embedding, found[1].has_head) == (
+        True,
+        True,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def test_half_an_expert_for_each_of_two_ranks() -> None:
 def test_its_groups_are_there_without_expert_parallelism() -> None:
     """Two ranks that share eight experts gather tokens, and the others have their copies; a dense model has neither."""
     found = {g.kind: g for g in groups(job("mixtral-8x7b", 8, "megatron", expert_tensor=2, options=OPTIONS))}
-    assert found["expert tensor"].local == 2
-    assert found["expert tokens"].local == 2
-    assert found["expert data"].local == 4
+    assert found["expert tensor"].ranks_in_node == 2
+    assert found["expert tokens"].ranks_in_node == 2
+    assert found["expert data"].ranks_in_node == 4
     assert "expert" not in found
     dense = groups(job("llama-3.1-8b", 8, "megatron", expert_tensor=2))
     assert not any(g.kind.startswith("expert") for g in dense)

@@ -101,16 +101,16 @@ def every_place(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chu
     for run in schedule:
         for _ in range(run.times):
             waits = WARM_INPUT if left <= 0 else int(began)
-            for forward, chunk in ((True, run.forward), (False, run.backward)):
+            for forward, chunk in ((True, run.forward_chunk), (False, run.backward_chunk)):
                 if chunk is None:
                     continue
                 counts[chunk] -= not forward
                 number += 1
                 found.append(InFlight(number, Pass(forward, chunk), tuple(counts), waits))
                 counts[chunk] += forward
-            began = began or run.backward is not None
-            left -= run.backward == warm
-    return tuple(sorted(found, key=lambda moment: (not moment.running.forward, moment.number)))
+            began = began or run.backward_chunk is not None
+            left -= run.backward_chunk == warm
+    return tuple(sorted(found, key=lambda moment: (not moment.running_pass.is_forward, moment.number)))
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_loops_are_never_too_low() -> None:
         with torch.device("meta"):
             model = build_model(job, architecture, request.config)
         layers = sum(times for _, times in architecture.blocks)
-        units = part_units(job, architecture, Part(first_layer=0, end_layer=layers, embedding=True, head=True))
+        units = part_units(job, architecture, Part(first_layer=0, end_layer=layers, has_embedding=True, has_head=True))
         said = loop([t.shape for unit in units for t in unit.tensors])
         built = loop([tuple(p.shape) for p in model.parameters()])
         if said < built:

@@ -18,7 +18,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.gathering import LEAVES, PEFT_WRAPPERS, GatherLimits, most_gathered, persists
 from memcheck.frameworks.deepspeed.reduction import (
     NORM_ITEM_BYTES,
-    Early,
+    HookReductions,
     Reducing,
     as_they_appear,
     late,
@@ -45,31 +45,31 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 class EngineBuffers(Record):
     """The sizes in bytes of DeepSpeed's buffers on one rank, and when it allocates them."""
 
-    resident: int = 0
+    from_start: int = 0
     """Buffers that exist from the engine's start."""
-    persistent: int = 0
+    persistent_params: int = 0
     """ZeRO-3: unsharded parameters below the persistence threshold; freed while the optimizer runs."""
-    master: int = 0
+    fp32_partition_copy: int = 0
     """fp32 training under ZeRO keeps a second copy of the partition, which the optimizer steps on."""
-    gradients: int = 0
+    persistent_gradients: int = 0
     """Bytes of gradients that stay allocated from step to step: ZeRO-3's partition, or the fp32 sums of
     BF16_Optimizer.
     """
-    buckets: int = 0
+    gradient_buckets: int = 0
     """Gradient buckets, from the first gradient of a step until all are reduced."""
-    partition: int = 0
+    partition_gradients: int = 0
     """ZeRO-1 and 2: gradients of the rank's partition, from their reduction until the optimizer has read them."""
-    live_parameters: int = 0
+    gathered_in_forward: int = 0
     """ZeRO-3: gathered parameters in the forward, and the flat buffers into which they are all-gathered."""
-    live_head: int = 0
+    gathered_in_head: int = 0
     """ZeRO-3: gathered parameters in the last unit's forward and backward, and flat buffers."""
-    live_backward: int = 0
+    gathered_in_backward: int = 0
     """ZeRO-3: gathered parameters in the backward of all other units, and flat buffers."""
-    live_end: int = 0
+    gathered_at_end: int = 0
     """ZeRO-3: gathered parameters in the first unit's backward and after it, and flat buffers."""
-    reduces_late: bool = False
+    reduces_after_backward: bool = False
     """Gradients are reduced after the backward (ZeRO-1 without ``overlap_comm``), and not in its hooks."""
-    copies_out: bool = True
+    copies_to_buffer: bool = True
     """This rank's gradients are copied to a buffer; without ``contiguous_gradients`` the gradients themselves stay."""
     adds_in_place: bool = False
     """ZeRO-2: reductions add later micro-batches to the partition in place, without a second partition."""
@@ -77,21 +77,21 @@ class EngineBuffers(Record):
     """Flat and fp32 copies of gradients while the optimizer runs."""
     unbucketed_gradients: int = 0
     """Gradients that are in no bucket and wait for their reduction while backward runs."""
-    reducing_head: int = 0
+    copies_in_head_hook: int = 0
     """Copies of a bucket while it is reduced in a hook of the head."""
-    reducing_last: int = 0
+    copies_in_embedding_hook: int = 0
     """Copies of a bucket while it is reduced in a hook of the embedding."""
-    reducing_within: int = 0
+    copies_in_other_hooks: int = 0
     """Copies of a bucket while it is reduced in any other hook."""
-    reducing_after: int = 0
+    copies_after_backward: int = 0
     """Copies of a bucket while it is reduced after the backward, and the gradients that wait."""
     reduces_once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
-    reducing: int = 0
+    offload_copies: int = 0
     """Copies that offloading makes of one tensor's gradient on the GPU, once it is reduced."""
     last_gradient: int = 0
     """With offloading: one tensor's gradient, when only that of the embedding, the last one, is left on the GPU."""
-    all_reduce: int = 0
+    flat_gradients: int = 0
     """Without ZeRO: the flat copy of gradients that is all-reduced after backward."""
     whole_gradients: int = 0
     """ZeRO-1: all gradients of the model, which are freed once they are reduced; 0: they stay for the optimizer."""
@@ -103,8 +103,17 @@ class EngineBuffers(Record):
         These are for gathers (partitioned_param_coordinator.py, ``__allgather_stream``) and for reductions (stage3.py,
         ``reduce_and_partition_stream``).
         """
-        copies = self.reducing_head, self.reducing_within, self.reducing_last, self.reducing_after
-        return max(self.live_parameters, self.live_head, self.live_backward) + max(copies) + self.reducing
+        copies = (
+            self.copies_in_head_hook,
+            self.copies_in_other_hooks,
+            self.copies_in_embedding_hook,
+            self.copies_after_backward,
+        )
+        return (
+            max(self.gathered_in_forward, self.gathered_in_head, self.gathered_in_backward)
+            + max(copies)
+            + self.offload_copies
+        )
 
 
 def elements(job: TrainingJob, name: str, hidden: int) -> int:
@@ -199,7 +208,7 @@ def _replicated(job: TrainingJob, trained_numels: list[int]) -> EngineBuffers:
         if sent != gradients:
             all_reduce_bytes += rounded(flat_numel * DTYPE_BYTES[sent])
     step_bytes = fp32_copies * rounded(trained_numel * DTYPE_BYTES["fp32"])
-    return EngineBuffers(step_temporaries=step_bytes, all_reduce=all_reduce_bytes)
+    return EngineBuffers(step_temporaries=step_bytes, flat_gradients=all_reduce_bytes)
 
 
 def _bf16_optimizer_buffers(job: TrainingJob, trained: list[LocalTensor]) -> EngineBuffers:
@@ -220,9 +229,9 @@ def _bf16_optimizer_buffers(job: TrainingJob, trained: list[LocalTensor]) -> Eng
         reduced_bytes += rounded(reduced_numel * sent_bytes)
     largest_gradient_bytes = rounded(max((t.numel for t in trained), default=0) * fp32_bytes)
     return EngineBuffers(
-        gradients=rounded(total_numel * fp32_bytes),
-        all_reduce=max(largest_gradient_bytes, reduced_bytes),
-        reduces_late=True,
+        persistent_gradients=rounded(total_numel * fp32_bytes),
+        flat_gradients=max(largest_gradient_bytes, reduced_bytes),
+        reduces_after_backward=True,
     )
 
 
@@ -236,26 +245,28 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     ranks, stage = max(1, job.layout.shard_group), job.layout.zero_stage
     partition = ceil_div(sum(trained_numels), ranks)  # elements of the flat gradient that each rank owns
     reducing = _reducing(job, ranks, elements(job, "reduce_bucket_size", hidden))
-    ordered_numels = _round_robin(trained_numels, ranks) if reducing.shuffled else trained_numels
-    bucket_bytes = rounded(reducing.limit * DTYPE_BYTES[reducing.dtype]) if reducing.contiguous else 0
-    bucket_bytes *= 2 if reducing.overlaps else 1  # one bucket is filled while the other is reduced
-    kept_numel = partition if reducing.fp32_sums else fullest_partition(ordered_numels, ranks)
+    ordered_numels = _round_robin(trained_numels, ranks) if reducing.round_robin_owners else trained_numels
+    bucket_bytes = (
+        rounded(reducing.bucket_elements * DTYPE_BYTES[reducing.gradient_dtype]) if reducing.copies_to_buffer else 0
+    )
+    bucket_bytes *= 2 if reducing.overlaps_comm else 1  # one bucket is filled while the other is reduced
+    kept_numel = partition if reducing.sums_slice_in_fp32 else fullest_partition(ordered_numels, ranks)
     partition_bytes = rounded(kept_numel * sum_item_bytes)
     offloaded = job.optimizer.offload != "none"
     buffers = EngineBuffers(
-        buckets=bucket_bytes,
-        reduces_late=stage == 1 and not reducing.overlaps,
-        copies_out=reducing.contiguous,
-        adds_in_place=reducing.fp32_sums,
-        partition=0 if offloaded and not reducing.fp32_sums else partition_bytes,
+        gradient_buckets=bucket_bytes,
+        reduces_after_backward=stage == 1 and not reducing.overlaps_comm,
+        copies_to_buffer=reducing.copies_to_buffer,
+        adds_in_place=reducing.sums_slice_in_fp32,
+        partition_gradients=0 if offloaded and not reducing.sums_slice_in_fp32 else partition_bytes,
     )
-    if buffers.reduces_late:
-        buffers = buffers._replace(reducing_after=late(trained_numels, reducing, buffers.partition))
+    if buffers.reduces_after_backward:
+        buffers = buffers._replace(copies_after_backward=late(trained_numels, reducing, buffers.partition_gradients))
     else:
-        frees_gradients = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.contiguous)
+        frees_gradients = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.copies_to_buffer)
         early = as_they_appear(trained_numels[::-1], reducing, frees_gradients=frees_gradients)
-        if reducing.fp32_sums and not reducing.contiguous:
-            own_bytes = buffers.partition
+        if reducing.sums_slice_in_fp32 and not reducing.copies_to_buffer:
+            own_bytes = buffers.partition_gradients
             if stage == 2:
                 own_bytes = rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
             early = _with_own_gradients(early, own_bytes)
@@ -265,16 +276,21 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         largest_bytes = rounded(max(trained_numels, default=0) * gradient_item_bytes)
         return buffers._replace(
-            resident=largest_bytes, reducing=norm_bytes, last_gradient=0 if buffers.reduces_late else largest_bytes
+            from_start=largest_bytes,
+            offload_copies=norm_bytes,
+            last_gradient=0 if buffers.reduces_after_backward else largest_bytes,
         )
-    step_copies = 0 if reducing.fp32_sums else _copies_of(partition, sum_item_bytes)
-    return buffers._replace(master=_second_copy(job, partition), step_temporaries=max(norm_bytes, step_copies))
+    step_copies = 0 if reducing.sums_slice_in_fp32 else _copies_of(partition, sum_item_bytes)
+    return buffers._replace(
+        fp32_partition_copy=_second_copy(job, partition), step_temporaries=max(norm_bytes, step_copies)
+    )
 
 
-def _with_own_gradients(early: Early, own_bytes: int) -> Early:
+def _with_own_gradients(early: HookReductions, own_bytes: int) -> HookReductions:
     """Add the rank's own gradients, which stay allocated next to their fp32 sums if no bucket takes them."""
     return early._replace(
-        unbucketed_gradients=early.unbucketed_gradients + own_bytes, after_backward=early.after_backward + own_bytes
+        unbucketed_gradients=early.unbucketed_gradients + own_bytes,
+        copies_after_backward=early.copies_after_backward + own_bytes,
     )
 
 
@@ -289,7 +305,7 @@ def _norm_bytes(
     most_bytes = 0
     for shards_of_rank in partitions(ordered_numels, reducing.ranks):
         unfreed_bytes = 0
-        if sums_apart(job) and not reducing.offloads:
+        if sums_apart(job) and not reducing.offloads_gradients:
             unfreed_bytes = left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
         largest_shard = max(shard for _, shard in shards_of_rank)
         most_bytes = max(most_bytes, unfreed_bytes + rounded(NORM_ITEM_BYTES * largest_shard))
@@ -305,28 +321,28 @@ def _reducing(job: TrainingJob, ranks: int, bucket_numel: int) -> Reducing:
     summed, stage, offloaded = accumulation_dtype(job), job.layout.zero_stage, job.optimizer.offload != "none"
     return Reducing(
         ranks=ranks,
-        limit=bucket_numel,
-        dtype=summed if stage == 1 else job.recipe.compute,
+        bucket_elements=bucket_numel,
+        gradient_dtype=summed if stage == 1 else job.recipe.compute,
         communication_dtype=communication_dtype(job),
-        fp32_sums=summed == "fp32" and job.recipe.compute != "fp32",
-        contiguous=bool(job.option("contiguous_gradients", default=True)) or (offloaded and stage < 3),
-        scatters=bool(job.option("reduce_scatter", default=True)),
-        one_all_reduce=bool(job.option("use_multi_rank_bucket_allreduce", default=True)),
-        shuffled=bool(job.option("round_robin_gradients", default=False)),
-        offloads=offloaded,
-        frees=stage == 2,
-        overlaps=bool(job.option("overlap_comm", default=False)),
+        sums_slice_in_fp32=summed == "fp32" and job.recipe.compute != "fp32",
+        copies_to_buffer=bool(job.option("contiguous_gradients", default=True)) or (offloaded and stage < 3),
+        sends_slices_apart=bool(job.option("reduce_scatter", default=True)),
+        sends_slices_together=bool(job.option("use_multi_rank_bucket_allreduce", default=True)),
+        round_robin_owners=bool(job.option("round_robin_gradients", default=False)),
+        offloads_gradients=offloaded,
+        frees_others_gradients=stage == 2,
+        overlaps_comm=bool(job.option("overlap_comm", default=False)),
     )
 
 
-def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
+def _reduced_early(buffers: EngineBuffers, early: HookReductions) -> EngineBuffers:
     """Return the buffers with the bytes of gradients that backward hooks reduce, from ``early``."""
     return buffers._replace(
         unbucketed_gradients=early.unbucketed_gradients,
-        reducing_head=early.first,
-        reducing_last=early.last,
-        reducing_within=early.within,
-        reducing_after=early.after_backward,
+        copies_in_head_hook=early.head_copies,
+        copies_in_embedding_hook=early.embedding_copies,
+        copies_in_other_hooks=early.other_copies,
+        copies_after_backward=early.copies_after_backward,
         reduces_once=early.reduces_once,
     )
 
@@ -339,7 +355,7 @@ def _reduced_later(buffers: EngineBuffers, units: Sequence[Sequence[LocalTensor]
     """
     if sum(t.trained for t in units[-1]) > 1:
         return buffers
-    return buffers._replace(reducing_within=max(buffers.reducing_within, buffers.reducing_head))
+    return buffers._replace(copies_in_other_hooks=max(buffers.copies_in_other_hooks, buffers.copies_in_head_hook))
 
 
 def _round_robin(numels: list[int], ranks: int) -> list[int]:
@@ -368,10 +384,10 @@ def _partitioned_parameters(
     allocates_persistent = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", default=False))
     reducing = _reducing(job, ranks, bucket_numel)
     buffers = EngineBuffers()
-    if reducing.contiguous:
-        buffers = buffers._replace(resident=rounded(bucket_numel * DTYPE_BYTES[reducing.communication_dtype]))
+    if reducing.copies_to_buffer:
+        buffers = buffers._replace(from_start=rounded(bucket_numel * DTYPE_BYTES[reducing.communication_dtype]))
     if allocates_persistent or _copies_parameters(job):
-        buffers = buffers._replace(persistent=rounded(sum(persistent) * parameter_item_bytes))
+        buffers = buffers._replace(persistent_params=rounded(sum(persistent) * parameter_item_bytes))
     buffers = _reduced_early(buffers, scattered(trained_numels[::-1], reducing, accumulation_dtype(job)))
     largest_shard = ceil_div(max(trained_numels, default=0), ranks)
     if job.optimizer.offload != "none":
@@ -379,8 +395,8 @@ def _partitioned_parameters(
     # whole shards are joined until a sub-group has sub_group_size elements (_create_fp16_sub_groups)
     sub_group_numel = min(elements(job, "sub_group_size", hidden) + largest_shard, partition_numel)
     return buffers._replace(
-        master=_second_copy(job, partition_numel),
-        gradients=rounded(partition_numel * sum_item_bytes),
+        fp32_partition_copy=_second_copy(job, partition_numel),
+        persistent_gradients=rounded(partition_numel * sum_item_bytes),
         # the norm casts one tensor's shard at a time to fp64 (get_grad_norm_direct)
         step_temporaries=max(rounded(NORM_ITEM_BYTES * largest_shard), _copies_of(sub_group_numel, sum_item_bytes)),
     )
@@ -419,10 +435,10 @@ def _gathered(
         tied = architecture.tie_word_embeddings and architecture.head and len(units) > 1
     limits = GatherLimits(
         ranks=job.layout.shard_group,
-        prefetch=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
-        live=elements(job, "stage3_max_live_parameters", hidden),
-        max_reuse=elements(job, "stage3_max_reuse_distance", hidden),
-        one_by_one=sequential or job.layout.shard_group == 1,
+        prefetch_elements=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
+        max_live_elements=elements(job, "stage3_max_live_parameters", hidden),
+        max_reuse_elements=elements(job, "stage3_max_reuse_distance", hidden),
+        gathers_one_by_one=sequential or job.layout.shard_group == 1,
     )
     peaks = most_gathered(
         tuple([(tensors, len(list(same))) for tensors, same in groupby(map(tuple, units))]),
@@ -435,7 +451,9 @@ def _gathered(
     )
     item_bytes = DTYPE_BYTES[job.recipe.compute]
     forward, head, backward, end = (rounded(n * item_bytes) for n in peaks)
-    return buffers._replace(live_parameters=forward, live_head=head, live_backward=backward, live_end=end)
+    return buffers._replace(
+        gathered_in_forward=forward, gathered_in_head=head, gathered_in_backward=backward, gathered_at_end=end
+    )
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:
@@ -507,7 +525,7 @@ def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:
     under names that DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``). Where they say ``auto``,
     DeepSpeed takes its own defaults: transformers fills in values later, for the model that is trained.
     """
-    return engine_buffers(_without_auto(job), [tensors]).persistent
+    return engine_buffers(_without_auto(job), [tensors]).persistent_params
 
 
 def _without_auto(job: TrainingJob) -> TrainingJob:

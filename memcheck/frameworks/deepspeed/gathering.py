@@ -47,6 +47,7 @@ class ModuleUnit(Record):
     layer: tuple[Module, ...]
     """The layer's own module; nothing for the ends of a model."""
     parts: tuple[tuple[Module, ...], ...]
+    """The modules that run one after the other, each with the submodules that it calls."""
 
     @property
     def forward(self) -> list[Module]:
@@ -161,9 +162,9 @@ class GatheredWeight(Record):
     """One parameter, as ZeRO-3's coordinator sees it."""
 
     numel: int
-    persists: bool
+    is_never_released: bool
     """Whether the engine never releases the gathered parameter (``stage3_param_persistence_threshold``)."""
-    is_kept: bool
+    autograd_saves_view: bool
     """Autograd saves a view of it in forward: its storage lives until its backward, gathered again or not."""
 
 
@@ -172,13 +173,13 @@ class GatherLimits(Record):
 
     ranks: int
     """Ranks that each parameter is divided over."""
-    prefetch: int
+    prefetch_elements: int
     """``stage3_prefetch_bucket_size``: elements that are gathered before their module runs."""
-    live: int
+    max_live_elements: int
     """``stage3_max_live_parameters``: gathered elements above which nothing is prefetched."""
-    max_reuse: int
+    max_reuse_elements: int
     """``stage3_max_reuse_distance``: a parameter that is used again within so many elements is not released."""
-    one_by_one: bool
+    gathers_one_by_one: bool
     """``stage3_allgather_sequential``: each parameter is gathered on its own, without a flat buffer."""
 
 
@@ -233,7 +234,9 @@ def most_gathered(
     units = list(chain.from_iterable([unit] * times for unit, times in runs))
     tensors = list(chain.from_iterable(units))
     weights = [
-        GatheredWeight(t.numel, is_persistent, is_kept=t.expert and len(t.shape) == STACKED and not recomputes)
+        GatheredWeight(
+            t.numel, is_persistent, autograd_saves_view=t.expert and len(t.shape) == STACKED and not recomputes
+        )
         for t, is_persistent in zip(tensors, persists([t.numel for t in tensors], *persisting), strict=True)
     ]
     trained_units = [index for index, unit in enumerate(units) if any(t.trained for t in unit)]
@@ -277,7 +280,7 @@ def gathered(
     for index, use in enumerate(backward):
         # an embedding's input has no gradient, so that no hook runs after its backward
         is_end = index > before_first_unit + len(outer) and not without_backward
-        highest = max(coordinator.step(use.module, forward=False, last=use.is_last, keeps=is_end))
+        highest = max(coordinator.step(use.module, forward=False, last=use.is_last_use, keeps=is_end))
         phase = "end" if is_end else "backward"
         if index <= len(outer):
             phase = "head"
@@ -290,7 +293,7 @@ class ModuleUse(Record):
     """A module that runs while backward does: its own backward, or its forward in a recompute."""
 
     module: Module
-    is_last: bool
+    is_last_use: bool
     """The step uses the module's parameters no more after it."""
 
 
@@ -323,8 +326,8 @@ class _Coordinator:
         ``weights``: the model's parameters, by their numbers.
         """
         self.limits = limits
-        self._persists = [weight.persists for weight in weights]
-        self._kept = [weight.is_kept for weight in weights]
+        self._persists = [weight.is_never_released for weight in weights]
+        self._kept = [weight.autograd_saves_view for weight in weights]
         self._numels = [weight.numel for weight in weights]
         self._padded = [round_up(n, limits.ranks) for n in self._numels]
         """Elements of each gathered parameter with the padding that makes the ranks' shards equal."""
@@ -393,7 +396,7 @@ class _Coordinator:
         """Start to gather parameters, several of them into one flat buffer unless they are gathered one by one."""
         self._available += sum([self._numels[number] for number in numbers])
         self.live += sum([self._padded[number] for number in numbers])
-        together = len(numbers) > 1 and not self.limits.one_by_one
+        together = len(numbers) > 1 and not self.limits.gathers_one_by_one
         for number in numbers:
             self._in_flight[number] = numbers if together else [number]
         self._most = max(self._most, self.live)
@@ -417,7 +420,7 @@ class _Coordinator:
 
     def _prefetch(self) -> None:
         """Gather parameters of later modules, up to ``stage3_prefetch_bucket_size`` elements."""
-        limit = min(self.limits.live - self._available, self.limits.prefetch)
+        limit = min(self.limits.max_live_elements - self._available, self.limits.prefetch_elements)
         if limit <= 0 or self._next == len(self._queue):
             return
         numbers, count = list[int](), 0
@@ -439,7 +442,7 @@ class _Coordinator:
         """
         if self._persists[number] or self._fetched_for[number] > self._step:
             return False
-        return max_reuse.distance(number, self._step) >= self.limits.max_reuse
+        return max_reuse.distance(number, self._step) >= self.limits.max_reuse_elements
 
     def _release(self, number: int, *, is_saved: bool) -> None:
         """Release a gathered parameter. Its storage stays alive if ``is_saved``: autograd keeps a view of it."""

@@ -28,28 +28,28 @@ class Reducing(Record):
 
     ranks: int
     """Number of ranks over which optimizer states are divided. Each owns a slice of the gradients."""
-    limit: int
+    bucket_elements: int
     """Elements of a bucket (``reduce_bucket_size``)."""
-    dtype: str
+    gradient_dtype: str
     """Dtype of gradients before the reduction."""
     communication_dtype: str
     """Dtype in which a bucket is sent."""
-    fp32_sums: bool
+    sums_slice_in_fp32: bool
     """The slice that this rank owns is summed in fp32 (``_use_compact_grad_partition_buffer``)."""
-    contiguous: bool
+    copies_to_buffer: bool
     """Gradients are copied to a buffer as large as a bucket (``contiguous_gradients``)."""
-    scatters: bool
+    sends_slices_apart: bool
     """The slice of each owner is sent separately (``reduce_scatter``); otherwise the bucket is sent at once."""
-    one_all_reduce: bool
+    sends_slices_together: bool
     """The slices of all owners are sent in one all-reduce (``use_multi_rank_bucket_allreduce``)."""
-    shuffled: bool
+    round_robin_owners: bool
     """Consecutive tensors have different owners (``round_robin_gradients``)."""
-    offloads: bool
+    offloads_gradients: bool
     """Gradients are copied to the host. One that is in no bucket is cloned (``_offload_gradient_safety_enabled``), and
     the norm of each is computed in fp64."""
-    frees: bool
+    frees_others_gradients: bool
     """Gradients that other ranks own are freed once they are reduced: in ZeRO-2."""
-    overlaps: bool
+    overlaps_comm: bool
     """``overlap_comm``: gradients in no buffer live until the next reduction (``previous_reduced_grads``)."""
 
 
@@ -77,36 +77,36 @@ def late(numels: Sequence[int], reducing: Reducing, partition: int) -> int:
     highest = bucketed = partition_alive = 0
     for first, last, outside, temporary in _reductions(numels, reducing):
         if not outside:
-            bucketed += sum(rounded(n * DTYPE_BYTES[reducing.dtype]) for n in numels[first:last])
-        partition_alive = partition if reducing.fp32_sums else partition_alive
+            bucketed += sum(rounded(n * DTYPE_BYTES[reducing.gradient_dtype]) for n in numels[first:last])
+        partition_alive = partition if reducing.sums_slice_in_fp32 else partition_alive
         highest = max(highest, partition_alive + temporary - bucketed)
-        partition_alive = partition if reducing.contiguous else partition_alive
+        partition_alive = partition if reducing.copies_to_buffer else partition_alive
         highest = max(highest, partition_alive - bucketed)
     return highest
 
 
-class Early(Record):
+class HookReductions(Record):
     """Bytes that ZeRO's reductions of gradients allocate in backward hooks, in addition to the buckets.
 
-    *Early* reductions run in the hooks of a backward; those of :func:`late` run after it. Copies are the flat copy,
-    cast and partition that one reduction makes (:func:`_copies`).
+    The reductions of :func:`late` run after the backward instead. Copies are the flat copy, cast and partition that one
+    reduction makes (:func:`_copies`).
     """
 
     unbucketed_gradients: int = 0
     """Bytes of gradients that are in no bucket and wait for their reduction while backward runs."""
-    first: int = 0
+    head_copies: int = 0
     """Bytes of the copies of the first bucket while it is reduced, if it has only one tensor (the head's); else 0."""
-    last: int = 0
+    embedding_copies: int = 0
     """Bytes of the copies in the hook of the last gradient (the embedding's), beyond ``unbucketed_gradients``."""
-    within: int = 0
+    other_copies: int = 0
     """Most bytes of copies in any other hook, beyond ``unbucketed_gradients``."""
-    after_backward: int = 0
+    copies_after_backward: int = 0
     """Bytes of the copies after the backward, with the gradients that still wait for their reduction."""
     reduces_once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
 
 
-def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients: bool) -> Early:
+def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients: bool) -> HookReductions:
     """Return the bytes that ZeRO-1 and ZeRO-2 allocate where backward hooks reduce gradients, next to the buckets.
 
     ``numels``: elements of each tensor in the order of the hooks. ``frees_gradients``: only the reduction keeps
@@ -116,18 +116,20 @@ def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients
     highest = pending = kept = previous = at_first_hook = at_last_hook = after_backward = 0
     for first, last, unbucketed_bytes, temporary in reductions:
         new = unbucketed_bytes if frees_gradients else 0
-        if reducing.contiguous or not reducing.overlaps:
+        if reducing.copies_to_buffer or not reducing.overlaps_comm:
             previous = 0  # the previous reduction is over before this one starts
         # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
         not_pending_numel = numels[last - 1] if new and (last == len(numels) or last - first == 1) else 0
-        pending = max(pending, kept + previous + new - rounded(not_pending_numel * DTYPE_BYTES[reducing.dtype]))
+        pending = max(
+            pending, kept + previous + new - rounded(not_pending_numel * DTYPE_BYTES[reducing.gradient_dtype])
+        )
         at_last_hook, after_backward = after_backward, kept + max(previous + new, new + temporary)
         if last == 1:
             at_first_hook = temporary
         elif last < len(numels):
             highest = max(highest, after_backward)
         previous = new
-        if not reducing.frees:
+        if not reducing.frees_others_gradients:
             kept += new
     early = _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
     return early._replace(reduces_once=len(reductions) < 2)
@@ -135,18 +137,18 @@ def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients
 
 def _early(
     pending: int, at_first_hook: int, highest: int, at_last_hook: int, after_backward: int, *, alone: bool
-) -> Early:
+) -> HookReductions:
     """Return the bytes of reductions in hooks, each without the ``pending`` bytes that wait during the backward.
 
     ``at_first_hook``: temporary bytes of the first bucket. ``highest``, ``at_last_hook``: bytes in middle hooks and in
     the last one, with pending ones. ``alone``: there is one tensor, which is reduced after its backward.
     """
-    return Early(
+    return HookReductions(
         unbucketed_gradients=pending,
-        first=0 if alone else at_first_hook,
-        last=max(0, at_last_hook - pending),
-        within=max(0, highest - pending),
-        after_backward=after_backward,
+        head_copies=0 if alone else at_first_hook,
+        embedding_copies=max(0, at_last_hook - pending),
+        other_copies=max(0, highest - pending),
+        copies_after_backward=after_backward,
     )
 
 
@@ -157,11 +159,11 @@ def left_behind(numels: Sequence[int], own_numels: Sequence[int], reducing: Redu
     buckets that they were reduced in, which have ``bucket_bytes``, or separate tensors. With buckets, the rank's own
     gradients are freed at once (``copy_grads_in_partition``).
     """
-    item_bytes = DTYPE_BYTES[reducing.dtype]
-    if not reducing.contiguous:
+    item_bytes = DTYPE_BYTES[reducing.gradient_dtype]
+    if not reducing.copies_to_buffer:
         return sum(rounded(n * item_bytes) for n in numels)
-    in_no_bucket = sum(rounded(n * item_bytes) for n in numels if n > reducing.limit)
-    own_in_no_bucket = sum(rounded(n * item_bytes) for n in own_numels if n > reducing.limit)
+    in_no_bucket = sum(rounded(n * item_bytes) for n in numels if n > reducing.bucket_elements)
+    own_in_no_bucket = sum(rounded(n * item_bytes) for n in own_numels if n > reducing.bucket_elements)
     return bucket_bytes + in_no_bucket - own_in_no_bucket if reducing.ranks > 1 else 0
 
 
@@ -171,14 +173,14 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int
     ``numels``: elements of each tensor in the order in which they come. ``from`` and ``to`` are its indices.
     """
     partition_numel = ceil_div(sum(numels), reducing.ranks) or 1
-    item_bytes, offset = DTYPE_BYTES[reducing.dtype], 0
-    for first, last in buckets(numels, reducing.limit):
+    item_bytes, offset = DTYPE_BYTES[reducing.gradient_dtype], 0
+    for first, last in buckets(numels, reducing.bucket_elements):
         numel = sum(numels[first:last])
-        unbucketed = not reducing.contiguous or numel > reducing.limit
+        unbucketed = not reducing.copies_to_buffer or numel > reducing.bucket_elements
         unbucketed_bytes = sum(rounded(n * item_bytes) for n in numels[first:last]) if unbucketed else 0
         shared = offset // partition_numel != (offset + numel - 1) // partition_numel
         temporary = _copies(reducing, numels[first:last], partition_numel, shared=shared)
-        if reducing.offloads:  # the clone takes the gradient's place before its norm is taken
+        if reducing.offloads_gradients:  # the clone takes the gradient's place before its norm is taken
             cloned = rounded(numel * item_bytes) if unbucketed else 0
             temporary = max(
                 temporary, cloned, *(rounded(NORM_ITEM_BYTES * min(n, partition_numel)) for n in numels[first:last])
@@ -196,19 +198,19 @@ def _copies(reducing: Reducing, numels: Sequence[int], partition_numel: int, *, 
     """
     reduced_numel, several_tensors = sum(numels), len(numels) > 1
     makes_flat_copy = False
-    if not reducing.contiguous:
+    if not reducing.copies_to_buffer:
         makes_flat_copy = several_tensors
-    elif reducing.scatters:
-        if not reducing.one_all_reduce:
+    elif reducing.sends_slices_apart:
+        if not reducing.sends_slices_together:
             reduced_numel = min(reduced_numel, partition_numel)
-        slices_are_apart = reducing.fp32_sums or (reducing.shuffled and reducing.ranks > 1)
-        makes_flat_copy = (slices_are_apart and several_tensors) or (shared and reducing.one_all_reduce)
+        slices_are_apart = reducing.sums_slice_in_fp32 or (reducing.round_robin_owners and reducing.ranks > 1)
+        makes_flat_copy = (slices_are_apart and several_tensors) or (shared and reducing.sends_slices_together)
     flat_bytes = cast_bytes = fp32_bytes = 0
     if makes_flat_copy:
-        flat_bytes = rounded(reduced_numel * DTYPE_BYTES[reducing.dtype])
-    if reducing.communication_dtype != reducing.dtype:
+        flat_bytes = rounded(reduced_numel * DTYPE_BYTES[reducing.gradient_dtype])
+    if reducing.communication_dtype != reducing.gradient_dtype:
         cast_bytes = rounded(reduced_numel * DTYPE_BYTES[reducing.communication_dtype])
-    if reducing.fp32_sums and reducing.communication_dtype != "fp32":
+    if reducing.sums_slice_in_fp32 and reducing.communication_dtype != "fp32":
         fp32_bytes = rounded(min(max(numels), partition_numel) * DTYPE_BYTES["fp32"])
     # the cast replaces the flat copy before a part of it is widened to fp32
     return max(flat_bytes + cast_bytes, (cast_bytes or flat_bytes) + fp32_bytes)
@@ -219,7 +221,7 @@ def back_from_host(n_bytes: int) -> int:
     return rounded(n_bytes)
 
 
-def scattered(numels: Sequence[int], reducing: Reducing, sum_dtype: str) -> Early:
+def scattered(numels: Sequence[int], reducing: Reducing, sum_dtype: str) -> HookReductions:
     """Return the bytes that ZeRO-3's reductions allocate in addition to its one bucket of the communication dtype.
 
     ``numels``: elements of each tensor in the order of the hooks. ``sum_dtype``: the dtype in which partitions are
@@ -232,19 +234,19 @@ def scattered(numels: Sequence[int], reducing: Reducing, sum_dtype: str) -> Earl
 
 
 @lru_cache(maxsize=64)
-def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> Early:
+def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> HookReductions:
     """Compute the result of :func:`scattered`, cached: the bytes of ZeRO-3's reductions by the hook in which they run.
 
     ``numels``: elements of the gradients in the order in which backward computes them. ``reducing``: the engine's
     settings. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
-    gradient_bytes = DTYPE_BYTES[reducing.dtype]
+    gradient_bytes = DTYPE_BYTES[reducing.gradient_dtype]
     # `pending` and `highest` are maxima over the buckets so far. A bucket is reduced in the hook of the next gradient,
     # the last one after the backward: `after_backward` is of the latest bucket, `at_last_hook` of the one before it
     highest = pending = at_first_hook = at_last_hook = after_backward = 0
-    for first, last in buckets(numels, reducing.limit):
+    for first, last in buckets(numels, reducing.bucket_elements):
         bucket_numels = numels[first:last]
-        unbucketed = not reducing.contiguous or sum(bucket_numels) > reducing.limit
+        unbucketed = not reducing.copies_to_buffer or sum(bucket_numels) > reducing.bucket_elements
         temporary = _scatter_bytes(bucket_numels, reducing, sum_dtype, unbucketed=unbucketed)
         unbucketed_bytes = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
         # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
@@ -266,11 +268,11 @@ def _scatter_bytes(numels: Sequence[int], reducing: Reducing, sum_dtype: str, *,
     separate tensors. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
     shards = [ceil_div(n, reducing.ranks) for n in numels]
-    if unbucketed or reducing.scatters:
+    if unbucketed or reducing.sends_slices_apart:
         most_bytes, left_bytes = _reduce_scatter_bytes(numels, shards, reducing, sum_dtype, unbucketed=unbucketed)
     else:
         most_bytes, left_bytes = _all_reduce_bytes(numels, shards, reducing, sum_dtype)
-    if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
+    if reducing.offloads_gradients:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
         piece_bytes = [rounded(NORM_ITEM_BYTES * min(n, NORM_PIECE_ELEMENTS)) for n in shards]
         sum_bytes = DTYPE_BYTES[sum_dtype]
         norms = [back_from_host(n * sum_bytes) + piece for n, piece in zip(shards, piece_bytes, strict=True)]
@@ -288,7 +290,7 @@ def _reduce_scatter_bytes(
     """
     communication_bytes = DTYPE_BYTES[reducing.communication_dtype]
     cast = flat = summands = 0
-    if unbucketed and reducing.communication_dtype != reducing.dtype:
+    if unbucketed and reducing.communication_dtype != reducing.gradient_dtype:
         cast = sum(rounded(n * communication_bytes) for n in numels)
     if len(numels) > 1 or sum(numels) % reducing.ranks:
         flat = rounded(sum(shards) * reducing.ranks * communication_bytes)

@@ -18,7 +18,11 @@ def overlaps(job: TrainingJob) -> tuple[bool, bool]:
 
 
 # AutoTP's ranks all have all tokens: their sums are all-reduces
-TIMING = TORCH_TIMING._replace(context=lambda _job: "ulysses", overlaps=overlaps, copies_gathered=lambda _job: False)
+TIMING = TORCH_TIMING._replace(
+    context_kind=lambda _job: "ulysses",
+    overlaps_reduction_and_gather=overlaps,
+    copies_gathered_states=lambda _job: False,
+)
 
 
-STACK = TORCH_STACK._replace(host=HOST)
+STACK = TORCH_STACK._replace(host_memory=HOST)

@@ -47,18 +47,20 @@ class ZeroEngine(Record):
     """ZeRO's stage, 0 to 3."""
     accumulates: bool
     """Micro-batches are accumulated."""
-    there: tuple[bool, ...]
-    """Fields of :class:`EngineBuffers` that are not zero; those that are facts come as they are."""
+    buffers_present: tuple[bool, ...]
+    """For each field of :class:`EngineBuffers`: whether it is not zero. A field of :data:`FACTS` has its own value."""
 
     @property
     def sizes(self) -> int:
         """How many buffers there are."""
-        return sum(there for name, there in zip(EngineBuffers._fields, self.there, strict=True) if name not in FACTS)
+        return sum(
+            there for name, there in zip(EngineBuffers._fields, self.buffers_present, strict=True) if name not in FACTS
+        )
 
     def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> EngineStep:
         """Return the hooks of one step, whose buffers get the indices of sizes from ``first`` on."""
         fields: dict[str, int | bool] = {}
-        for name, there in zip(EngineBuffers._fields, self.there, strict=True):
+        for name, there in zip(EngineBuffers._fields, self.buffers_present, strict=True):
             if name in FACTS:
                 fields[name] = there
             elif there:
@@ -68,7 +70,7 @@ class ZeroEngine(Record):
         return EngineStep(recorder, step_units, self, buffers)
 
 
-FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
+FACTS = ("reduces_after_backward", "reduces_once", "copies_to_buffer", "adds_in_place")
 """Fields of :class:`EngineBuffers` that are no sizes."""
 
 
@@ -95,7 +97,7 @@ class EngineStep(DataParallel):
         """``buffers``: the engine's buffers, with indices of sizes instead of bytes."""
         super().__init__(recorder, step_units)
         self.buffers, self.stage = buffers, options.stage
-        moves_at_once = not options.accumulates and not buffers.reduces_late and buffers.copies_out
+        moves_at_once = not options.accumulates and not buffers.reduces_after_backward and buffers.copies_to_buffer
         self.moves_gradients = self.stage >= 2 or (self.stage == 1 and moves_at_once)
         """Whether hooks move each gradient to its bucket and partition at once; else all gradients are kept."""
         self._buckets = NOTHING
@@ -112,12 +114,12 @@ class EngineStep(DataParallel):
 
     def before_inputs(self) -> None:
         """ZeRO-3 gathers parameters."""
-        self.recorder.hold("communication_buffers", self.buffers.live_parameters)
+        self.recorder.hold("communication_buffers", self.buffers.gathered_in_forward)
 
     def before_loss(self, *, after_model: bool) -> None:
         """Replace ZeRO-3's gathered parameters of the forward by those of the last unit."""
-        self.recorder.hold("communication_buffers", self.buffers.live_head)
-        self.recorder.release("communication_buffers", self.buffers.live_parameters)
+        self.recorder.hold("communication_buffers", self.buffers.gathered_in_head)
+        self.recorder.release("communication_buffers", self.buffers.gathered_in_forward)
 
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
         """Remember which micro-batch it is, which decides what is reduced."""
@@ -126,8 +128,8 @@ class EngineStep(DataParallel):
     def before_backward(self, index: int, curve: NamedCurve) -> None:
         """Before the first unit's backward, replace ZeRO-3's gathered parameters by those of the backward's end."""
         if index == 0 and self.pair != FIRST_OF_PAIR:
-            self.recorder.hold("communication_buffers", self.buffers.live_end)
-            self.recorder.release("communication_buffers", self.buffers.live_backward)
+            self.recorder.hold("communication_buffers", self.buffers.gathered_at_end)
+            self.recorder.release("communication_buffers", self.buffers.gathered_in_backward)
 
     def unit_gradients(self, index: int, curve: NamedCurve) -> Amount:
         """Run the hooks on the gradients of the unit at ``index``, and return these gradients.
@@ -148,28 +150,28 @@ class EngineStep(DataParallel):
         the first gradient of the backward, for which no reduction is pending.
         """
         recorder, b = self.recorder, self.buffers
-        reduces = not b.reduces_late and (last or self.stage >= 2)
+        reduces = not b.reduces_after_backward and (last or self.stage >= 2)
         if kind == "head":
             if not self._buckets:
-                recorder.hold("communication_buffers", b.buckets)
-                self._buckets = b.buckets
+                recorder.hold("communication_buffers", b.gradient_buckets)
+                self._buckets = b.gradient_buckets
             self._replace_temporaries(b.unbucketed_gradients if reduces else NOTHING)
         at_any_gradient, at_later_gradient = curve.grad_hook_peak, curve.later_grad_hook_peak
         if at_any_gradient is not None and kind == "head":
             recorder.high("backward", at_any_gradient, name)
         reducing = at_later_gradient if kind == "head" else at_any_gradient
         if reducing is not None:
-            ends = {"head": b.reducing_head, "embedding": b.reducing_last}
-            copies = ends.get(kind, b.reducing_within) if reduces else NOTHING
+            ends = {"head": b.copies_in_head_hook, "embedding": b.copies_in_embedding_hook}
+            copies = ends.get(kind, b.copies_in_other_hooks) if reduces else NOTHING
             recorder.hold("communication_buffers", copies)
             recorder.high("backward", reducing, name)
             recorder.release("communication_buffers", copies)
         if kind != "head":
             return
-        recorder.hold("communication_buffers", b.live_backward)
-        recorder.release("communication_buffers", b.live_head)
+        recorder.hold("communication_buffers", b.gathered_in_backward)
+        recorder.release("communication_buffers", b.gathered_in_head)
         if reduces and self._allocates_partition(first) and not b.reduces_once:
-            recorder.hold("gradients", b.partition)
+            recorder.hold("gradients", b.partition_gradients)
         if reduces:
             self._copy_for_offload()
 
@@ -180,12 +182,14 @@ class EngineStep(DataParallel):
         """
         recorder, b = self.recorder, self.buffers
         reduces = last or self.stage >= 2
-        self._replace_temporaries(b.reducing_after if reduces else NOTHING)
-        new_partition = b.partition if reduces and b.reduces_once and self._allocates_partition(first) else NOTHING
+        self._replace_temporaries(b.copies_after_backward if reduces else NOTHING)
+        new_partition = (
+            b.partition_gradients if reduces and b.reduces_once and self._allocates_partition(first) else NOTHING
+        )
         if b.adds_in_place:  # the fp32 sums are made before
             recorder.hold("gradients", new_partition)
         if last:
-            recorder.hold("communication_buffers", b.all_reduce)
+            recorder.hold("communication_buffers", b.flat_gradients)
         recorder.mark("backward", "reduction of the gradients")
         self._replace_temporaries(NOTHING)
         if reduces:
@@ -196,17 +200,17 @@ class EngineStep(DataParallel):
             recorder.hold("gradients", new_partition)
             recorder.mark("backward", "the rank's own gradients")
         if last:
-            recorder.release("communication_buffers", b.all_reduce)
+            recorder.release("communication_buffers", b.flat_gradients)
         if self.stage == 2 and not first and self._starts_partition(first):  # the sum replaces the earlier partition
-            recorder.release("gradients", b.partition)
+            recorder.release("gradients", b.partition_gradients)
         if self.stage == 2 or last:
             recorder.release("communication_buffers", self._buckets)
             self._buckets = NOTHING
         if last and b.whole_gradients and not self.moves_gradients:
             recorder.release("gradients", b.whole_gradients)
-            if b.reduces_late or not self._has_own_partition:
-                recorder.hold("gradients", b.partition)
-        recorder.release("communication_buffers", b.live_end)
+            if b.reduces_after_backward or not self._has_own_partition:
+                recorder.hold("gradients", b.partition_gradients)
+        recorder.release("communication_buffers", b.gathered_at_end)
 
     def _allocates_partition(self, first: bool) -> bool:
         """Return whether this micro-batch allocates a new buffer for the rank's partition of the gradients."""
@@ -215,7 +219,7 @@ class EngineStep(DataParallel):
     @property
     def _has_own_partition(self) -> bool:
         """Whether the rank's partition is a buffer in addition to the gradients that autograd keeps."""
-        return self.moves_gradients or self.buffers.copies_out
+        return self.moves_gradients or self.buffers.copies_to_buffer
 
     def _replace_temporaries(self, size: int) -> None:
         """Replace the temporary buffers of a reduction by buffers of ``size``; NOTHING frees them."""
@@ -224,9 +228,9 @@ class EngineStep(DataParallel):
         self._reducing = size
 
     def _copy_for_offload(self) -> None:
-        self.recorder.hold("temporaries", self.buffers.reducing)
+        self.recorder.hold("temporaries", self.buffers.offload_copies)
         self.recorder.mark("backward", "gradients on their way to the host")
-        self.recorder.release("temporaries", self.buffers.reducing)
+        self.recorder.release("temporaries", self.buffers.offload_copies)
 
     def _starts_partition(self, first: bool) -> bool:
         return first or not self.buffers.adds_in_place
@@ -235,10 +239,10 @@ class EngineStep(DataParallel):
 ENGINE = Engine(
     buffers=engine_buffers,
     strategy=engine_step,
-    sums_apart=sums_apart,
-    saves_inputs=saves_inputs,
-    kept_whole=kept_whole,
-    gathered_at_once=gathered_at_once,
+    casts_gradients_to_fp32=sums_apart,
+    saves_linear_inputs=saves_inputs,
+    undivided_model_bytes=kept_whole,
+    gathered_model_bytes=gathered_at_once,
 )
 
 

@@ -71,7 +71,7 @@ def _local_kernel(ctx: Context, attention: Attention) -> Kernel:
         qk_dim=attention.head_dim,
         v_dim=attention.head_dim,
         # nothing has copied q and k since the split
-        packed=attention.rotary_dim == 0 and heads == kv_heads and attention.query_norm is None,
+        qkv_is_one_tensor=attention.rotary_dim == 0 and heads == kv_heads and attention.query_norm is None,
         dropout=attention_dropout(ctx, attention.dropout),
     )
 
@@ -266,7 +266,7 @@ def latent_attention(
         kv_heads=heads,
         qk_dim=attention.qk_nope_head_dim + attention.qk_rope_head_dim,
         v_dim=attention.v_head_dim,
-        packed=False,
+        qkv_is_one_tensor=False,
         dropout=attention_dropout(ctx, attention.dropout),
     )
     out = _core_attention(ctx, kernel, query, key, value, recompute=recompute)

@@ -46,9 +46,9 @@ class Counted(Record):
     """The tensors get gradients and optimizer states."""
     expert: bool
     """The tensors belong to routed experts."""
-    linear: bool
+    is_linear: bool
     """Weights of TransformerEngine's linear layers, which fp8 can hold."""
-    rows: int
+    muon_rows: int
     """How many rows a matrix has that Muon updates: no table of words and no output layer; else 0."""
     times: int
     """Number of equal tensors."""
@@ -122,12 +122,12 @@ FUSED_SCALES_SINCE = (2, 14)
 class Dtypes(Record):
     """Bytes that one trained parameter takes in each state: itself, gradient, master copy, optimizer states."""
 
-    parameter: int
-    gradient: int
+    parameter_bytes: int
+    gradient_bytes: int
     """Bytes in the buffer of main gradients."""
-    master: float
+    master_bytes: float
     """0 when the parameters are their own master copy; 2 when only the remainders of fp32 are stored."""
-    states: tuple[int, ...]
+    state_bytes: tuple[int, ...]
     """Bytes in each state of the optimizer, such as Adam's two moments."""
 
 
@@ -206,7 +206,10 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     rows_and_columns = 2 * DTYPE_BYTES["fp8"]
     states = tuple(rows_and_columns if name == "fp8" else DTYPE_BYTES[name] for name in names.states)
     return Dtypes(
-        parameter=DTYPE_BYTES[names.parameter], gradient=DTYPE_BYTES[names.gradient], master=master, states=states
+        parameter_bytes=DTYPE_BYTES[names.parameter],
+        gradient_bytes=DTYPE_BYTES[names.gradient],
+        master_bytes=master,
+        state_bytes=states,
     )
 
 
@@ -223,7 +226,7 @@ def padded_elements(tensors: list[Counted], ranks: int, *, high_bandwidth: bool 
 
 def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
     """Return the resident bytes on one rank between steps. Dense and expert parameters have separate buffers."""
-    element_bytes = dtypes(job).parameter
+    element_bytes = dtypes(job).parameter_bytes
     total = StateBytes(parameters=sum([t.times * rounded(t.numel * element_bytes) for t in tensors if not t.trained]))
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert and t.trained]
@@ -246,12 +249,12 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
     if not distributed(job):
         parameters = master_weights = states = 0
         for t in tensors:
-            parameters += t.times * rounded(t.numel * element_bytes.parameter)
-            master_weights += t.times * rounded(int(t.numel * element_bytes.master))
-            states += t.times * sum([rounded(t.numel * item_bytes) for item_bytes in element_bytes.states])
+            parameters += t.times * rounded(t.numel * element_bytes.parameter_bytes)
+            master_weights += t.times * rounded(int(t.numel * element_bytes.master_bytes))
+            states += t.times * sum([rounded(t.numel * item_bytes) for item_bytes in element_bytes.state_bytes])
         return StateBytes(
             parameters=parameters,
-            gradients=rounded(elements(tensors) * element_bytes.gradient),
+            gradients=rounded(elements(tensors) * element_bytes.gradient_bytes),
             master_weights=int(on_device * master_weights),
             optimizer_states=int(on_device * states),
         )
@@ -259,11 +262,11 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
     numel = padded_elements(tensors, ranks, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
     shard = numel // ranks
     return StateBytes(
-        parameters=rounded(numel * element_bytes.parameter),
-        gradients=rounded(numel * element_bytes.gradient),
-        master_weights=int(on_device * rounded(int(shard * element_bytes.master))),
+        parameters=rounded(numel * element_bytes.parameter_bytes),
+        gradients=rounded(numel * element_bytes.gradient_bytes),
+        master_weights=int(on_device * rounded(int(shard * element_bytes.master_bytes))),
         optimizer_states=int(
-            on_device * sum(rounded(shard * state_item_bytes) for state_item_bytes in element_bytes.states)
+            on_device * sum(rounded(shard * state_item_bytes) for state_item_bytes in element_bytes.state_bytes)
         ),
     )
 
@@ -306,7 +309,7 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
         if DTYPE_BYTES[gradient or main_gradient(job)] < DTYPE_BYTES["fp32"]:
             total += rounded(elements(trained) * DTYPE_BYTES["fp32"] // ranks)
         if has_fp8_weights(job):
-            total += rounded(elements([t for t in trained if t.linear]) * DTYPE_BYTES["bf16"] // ranks)
+            total += rounded(elements([t for t in trained if t.is_linear]) * DTYPE_BYTES["bf16"] // ranks)
     return total
 
 
@@ -366,8 +369,8 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
     to the fullest rank.
     """
     adam = job._replace(optimizer=job.optimizer._replace(name="adamw"))
-    adam_tensors = [t for t in tensors if not t.rows]
-    matrices = [t for t in tensors if t.rows]
+    adam_tensors = [t for t in tensors if not t.muon_rows]
+    matrices = [t for t in tensors if t.muon_rows]
     adam_bytes = group_bytes(adam, adam_tensors, expert=expert) if adam_tensors else StateBytes()
     if not matrices:
         return adam_bytes
@@ -375,7 +378,7 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
     if not distributed(job):
         momentum_bytes = group_bytes(sgd, matrices, expert=expert)
         # gradients of matrices and other tensors share one buffer
-        gradients = rounded(elements(tensors) * dtypes(job).gradient)
+        gradients = rounded(elements(tensors) * dtypes(job).gradient_bytes)
         return adam_bytes.plus(momentum_bytes)._replace(gradients=gradients)
     element_bytes, ranks = dtypes(sgd), optimizer_ranks(job, expert=expert)
     smallest_bucket = 0  # one bucket
@@ -383,14 +386,14 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
         default_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
         smallest_bucket = int(str(job.option("ddp_bucket_size") or default_bucket))
     alignment = HIGH_BANDWIDTH_ALIGNMENT if job.option("ddp_pad_buckets_for_high_nccl_busbw") else 1
-    matrix_sizes = tuple([(t.numel, t.rows, t.times) for t in matrices])
+    matrix_sizes = tuple([(t.numel, t.muon_rows, t.times) for t in matrices])
     shard_elements, largest_load = fullest_shard(matrix_sizes, ranks, smallest_bucket, alignment)
     return adam_bytes.plus(
         StateBytes(
-            parameters=rounded(ranks * shard_elements * element_bytes.parameter),
-            gradients=rounded(ranks * shard_elements * element_bytes.gradient),
-            master_weights=int(largest_load * element_bytes.master),
-            optimizer_states=sum(largest_load * state_item_bytes for state_item_bytes in element_bytes.states),
+            parameters=rounded(ranks * shard_elements * element_bytes.parameter_bytes),
+            gradients=rounded(ranks * shard_elements * element_bytes.gradient_bytes),
+            master_weights=int(largest_load * element_bytes.master_bytes),
+            optimizer_states=sum(largest_load * state_item_bytes for state_item_bytes in element_bytes.state_bytes),
         )
     )
 
@@ -405,10 +408,10 @@ def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     fp32, bf16 = DTYPE_BYTES["fp32"], DTYPE_BYTES["bf16"]
     largest = 0
     for t in tensors:
-        if t.trained and t.rows:
+        if t.trained and t.muon_rows:
             tensor_ranks = job.layout.expert_tensor if t.expert else job.layout.tensor
-            full_numel, columns = t.numel * tensor_ranks, t.numel // t.rows
-            square_numel = min(t.rows * tensor_ranks, columns) ** 2  # of the smaller dimension, at most
+            full_numel, columns = t.numel * tensor_ranks, t.numel // t.muon_rows
+            square_numel = min(t.muon_rows * tensor_ranks, columns) ** 2  # of the smaller dimension, at most
             normalising = full_numel * (3 * fp32 + bf16)  # gathered, joined, divided; cast
             iterating = full_numel * (2 * fp32 + 2 * bf16) + 2 * square_numel * bf16
             largest = max(largest, t.numel * fp32 + max(normalising, iterating))

@@ -38,7 +38,7 @@ class AttentionWidths(Record):
     """Dimensions of a head of queries and keys."""
     v_dim: int
     """Dimensions of a head of values."""
-    expands: bool
+    expands_kv_gradients: bool
     """The kernel writes dK and dV for each query head before it sums them over heads that share a key."""
 
 
@@ -109,7 +109,7 @@ def _attention_backward(tape: Tape, widths: AttentionWidths, query: Value, key: 
     tokens = query.shape[0]
     accumulator = tape.new((tokens, widths.heads * widths.qk_dim), "fp32", "dQ accumulator")
     gradients = [tape.new(t.shape, t.dtype, "attention backward") for t in (query, key, value)]
-    if widths.expands:
+    if widths.expands_kv_gradients:
         expanded = [
             tape.new((key.shape[0], widths.heads * head_dim), key.dtype, "expanded dK, dV")
             for head_dim in (widths.qk_dim, widths.v_dim)
@@ -271,10 +271,14 @@ class Kernel(Record):
     """Dimensions of one attention on this rank."""
 
     heads: int
+    """Query heads on this rank."""
     kv_heads: int
+    """Heads of keys and values on this rank."""
     qk_dim: int
+    """Dimensions of a head of queries and keys."""
     v_dim: int
-    packed: bool
+    """Dimensions of a head of values."""
+    qkv_is_one_tensor: bool
     """q, k and v are views of one tensor interleaved per head (no rotary embedding, ungrouped heads)."""
     dropout: float = 0.0
 
@@ -289,7 +293,7 @@ def core_attention(ctx: Context, kernel: Kernel, query: Value, key: Value, value
         return _unfused(ctx, kernel, query, key, value, local=True)
     if backend in ("unfused", "eager"):
         return _unfused(ctx, kernel, query, key, value, local=False)
-    if not kernel.packed:
+    if not kernel.qkv_is_one_tensor:
         # get_qkv_layout accepts views of one buffer or three separate tensors; others are made contiguous
         key, value = contiguous(ctx.tape, key, "contiguous k"), contiguous(ctx.tape, value, "contiguous v")
     if backend == "flash":
@@ -316,7 +320,7 @@ def _flash(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value)
         value = _resize_heads(tape, value, kernel.heads * kernel.qk_dim, "padded v")
         kernel = kernel._replace(v_dim=kernel.qk_dim)
     transposes = ctx.setting.batch > 1
-    if transposes or kernel.packed:
+    if transposes or kernel.qkv_is_one_tensor:
         query, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (query, key, value))
     out = _saving_kernel(ctx, kernel, query, key, value, grouped_backward=True)
     del query, key, value
@@ -349,7 +353,7 @@ def _saving_kernel(
         heads=kernel.heads,
         qk_dim=kernel.qk_dim,
         v_dim=kernel.v_dim,
-        expands=grouped_backward and kernel.kv_heads != kernel.heads,
+        expands_kv_gradients=grouped_backward and kernel.kv_heads != kernel.heads,
     )
     return context_attention(ctx, widths, query, key, value)
 
@@ -362,7 +366,7 @@ def _unfused(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Valu
     """
     tape, setting = ctx.tape, ctx.setting
     batch, length = setting.batch, setting.sequence
-    if not kernel.packed and not local:
+    if not kernel.qkv_is_one_tensor and not local:
         key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
     caller_kv = key, value  # the caller's variables keep both alive until forward() returns
     mask = None if local else tape.new((length, length), "bool", "get_full_mask")

@@ -70,9 +70,10 @@ class Heads(Record):
     """The heads of one delta net on this rank. Queries and keys have been repeated to as many as the values have."""
 
     number: int
-    key: int
+    key_width: int
     """Width of one head's queries and keys."""
-    value: int
+    value_width: int
+    """Width of one head's values."""
 
 
 def chunks(ctx: Context, context_ranks: int) -> int:
@@ -127,10 +128,10 @@ def gated_delta_rule(
     tape = ctx.tape
     query, key, value, _, beta = inputs
     shapes = _RuleShapes(
-        key=(query.shape[0], heads.number * heads.key),
-        value=(query.shape[0], heads.number * heads.value),
+        key=(query.shape[0], heads.number * heads.key_width),
+        value=(query.shape[0], heads.number * heads.value_width),
         head=(query.shape[0], heads.number),
-        state=(chunks(ctx, context_ranks), heads.number, heads.key, heads.value),
+        state=(chunks(ctx, context_ranks), heads.number, heads.key_width, heads.value_width),
         dtype=query.dtype,
     )
     summed_decay = tape.new(shapes.head, "fp32", "decay summed in chunks")  # chunk_local_cumsum
@@ -201,19 +202,19 @@ class DeltaWidths(Record):
     """One delta net's dimensions on this rank."""
 
     key_heads: int
-    heads: int
-    key: int
-    value: int
+    value_heads: int
+    key_width: int
+    value_width: int
 
     @property
     def keys(self) -> int:
         """Columns of all queries, or of all keys."""
-        return self.key_heads * self.key
+        return self.key_heads * self.key_width
 
     @property
     def values(self) -> int:
         """Columns of all values."""
-        return self.heads * self.value
+        return self.value_heads * self.value_width
 
     @property
     def mixed(self) -> int:
@@ -223,7 +224,7 @@ class DeltaWidths(Record):
     @property
     def width(self) -> int:
         """Columns of the input projection: q, k, v, gate, beta, alpha."""
-        return self.mixed + self.values + 2 * self.heads
+        return self.mixed + self.values + 2 * self.value_heads
 
 
 def local_widths(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
@@ -239,7 +240,10 @@ def local_widths(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
             message = f"{heads} heads of a delta net are not divided by {ranks} tensor and context ranks"
             raise UnsupportedError(message, f"choose a divisor of {heads}", f"/parallelism/{degree}")
     return DeltaWidths(
-        key_heads=key_heads // ranks, heads=mixer.heads // ranks, key=mixer.key_dim, value=mixer.head_dim
+        key_heads=key_heads // ranks,
+        value_heads=mixer.heads // ranks,
+        key_width=mixer.key_dim,
+        value_width=mixer.head_dim,
     )
 
 
@@ -278,7 +282,9 @@ def delta_net(
     if context_ranks > 1:  # from here on every rank has some heads of all tokens
         widths, projected = local_widths(mixer, ctx.tp, context_ranks), to_heads(ctx.tape, projected, context_ranks)
     rule = _rule_inputs(ctx, mixer, widths, projected)
-    out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), rule.inputs, context_ranks)
+    out = gated_delta_rule(
+        ctx, Heads(widths.value_heads, widths.key_width, widths.value_width), rule.inputs, context_ranks
+    )
     head_norm = _head_norm(widths, spec)
     discarded = Discarded(ctx) if "gdn_norm_out" in modules and not is_bridged(ctx.setting) else None
     if discarded is not None:
@@ -307,7 +313,7 @@ def _rule_inputs(ctx: Context, mixer: Mixer, widths: DeltaWidths, projected: Val
     """Split the joint projection [tokens, width] of this rank, and compute from its parts what the rule takes."""
     rows, bridged = projected.shape[0], is_bridged(ctx.setting)
     qkv, gate, beta, alpha = ctx.tape.views(
-        projected, (rows, widths.mixed), (rows, widths.values), (rows, widths.heads), (rows, widths.heads)
+        projected, (rows, widths.mixed), (rows, widths.values), (rows, widths.value_heads), (rows, widths.value_heads)
     )
     if bridged:  # heads of different groups are not adjacent: each reshape is a copy
         gate, beta, alpha = (copy(ctx.tape, t, "reshape") for t in (gate, beta, alpha))
@@ -340,7 +346,7 @@ def _bridged_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value, 
     """Compute the rule's inputs operator by operator (mcore-bridge); queries and keys are normalised separately."""
     tape, rows = ctx.tape, qkv.shape[0]
     query, key, value = tape.views(qkv, (rows, widths.keys), (rows, widths.keys), (rows, widths.values))
-    repeats = widths.heads > widths.key_heads
+    repeats = widths.value_heads > widths.key_heads
     copies_value_first = repeats and widths.key_heads > 1
     value = copy(tape, value, "reshape v") if copies_value_first else value
     query = l2norm(ctx, copy(tape, query, "contiguous q"), widths.key_heads)
@@ -348,7 +354,7 @@ def _bridged_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value, 
     if repeats:
         query, key = _repeat_heads(ctx, widths, query), _repeat_heads(ctx, widths, key)
     value = value if copies_value_first else copy(tape, value, "contiguous v")
-    a_log, dt_bias = (ctx.parameter(f"self_attention.{name}", (widths.heads,)) for name in ("A_log", "dt_bias"))
+    a_log, dt_bias = (ctx.parameter(f"self_attention.{name}", (widths.value_heads,)) for name in ("A_log", "dt_bias"))
     rate = scale(tape, unary(tape, tape.parameter(a_log), "exp"), "neg")
     step = add_bias(tape, cast(tape, alpha, "fp32"), tape.parameter(dt_bias))
     decay = mul(tape, rate, unary(tape, step, "softplus"))
@@ -360,9 +366,11 @@ def _repeat_heads(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
     copy.
     """
     tape = ctx.tape
-    if sizes.heads == sizes.key_heads:
+    if sizes.value_heads == sizes.key_heads:
         return copy(tape, x, "contiguous")
-    return operator(tape, tape.value((x.shape[0], sizes.heads * sizes.key), x.dtype, "repeat_interleave"), x, "sum")
+    return operator(
+        tape, tape.value((x.shape[0], sizes.value_heads * sizes.key_width), x.dtype, "repeat_interleave"), x, "sum"
+    )
 
 
 def _compiled_decay(ctx: Context, alpha: Value, context_ranks: int) -> Value:
@@ -381,8 +389,8 @@ def _compiled_decay(ctx: Context, alpha: Value, context_ranks: int) -> Value:
 def _head_norm(sizes: DeltaWidths, spec: Norm | None) -> Norm:
     """Return the norm of each head, of the same kind as the layer's input norm."""
     if spec is not None and spec.kind.startswith("layernorm"):
-        return Norm("layernorm", sizes.value, bias=True)
-    return Norm("rmsnorm", sizes.value)
+        return Norm("layernorm", sizes.value_width, bias=True)
+    return Norm("rmsnorm", sizes.value_width)
 
 
 def _gated_norm(ctx: Context, sizes: DeltaWidths, spec: Norm, x: Value, gate: Value) -> Value:
@@ -391,7 +399,7 @@ def _gated_norm(ctx: Context, sizes: DeltaWidths, spec: Norm, x: Value, gate: Va
     Batches are then transposed back to sequence first, and heads exchanged for tokens over the context group.
     """
     tape, rows = ctx.tape, x.shape[0]
-    head_rows = (rows * sizes.heads, sizes.value)
+    head_rows = (rows * sizes.value_heads, sizes.value_width)
     normed = norm(ctx, spec, x.view(*head_rows), "self_attention.out_norm").view(*x.shape)
     out = tape.value(x.shape, x.dtype, "gated norm")
     shape, dtype = x.shape, x.dtype

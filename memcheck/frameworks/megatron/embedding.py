@@ -30,7 +30,7 @@ class MegatronEmbedding(Record):
     """The output layer of the same rank uses the table too."""
     trained: bool = True
     """The tables get gradients."""
-    waits: bool = False
+    output_lives_to_forward_end: bool = False
     """Whether GPTModel.forward holds the embedding's output to its end (``decoder_input``); no backward keeps it."""
 
 
@@ -52,7 +52,9 @@ def megatron_embedding_curve(
     forward_peak = peak_of(tape)
     output_spec = (output.shape, output.dtype)
     # `decoder_input` of GPTModel.forward holds the output to its end
-    kept_output_bytes = output.storage.bytes if embedding.waits and output.storage is not None else 0
+    kept_output_bytes = (
+        output.storage.bytes if embedding.output_lives_to_forward_end and output.storage is not None else 0
+    )
     output.storage = None
     saved = end_forward(tape)
     backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.needs_grad else [])

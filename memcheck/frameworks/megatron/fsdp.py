@@ -36,9 +36,9 @@ MINIMUM_UNIT = 1_000_000_000
 class Extra(Record):
     """Bytes that are live while a unit runs, in addition to its own curve."""
 
-    forward: int
+    forward_bytes: int
     """Gathered and prefetched parameters in the unit's forward."""
-    backward: int
+    backward_bytes: int
     """Gathered and prefetched parameters in its backward, and gradients that are not reduced yet."""
 
 
@@ -84,7 +84,7 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ranks: int = 1
     if has_fp8_weights(job):
         fp8_copies = 2 if job.option("fp8_recipe") == "mxfp8" else 1
         linear_bytes = fp8_copies * DTYPE_BYTES["fp8"]
-    total = sum([t.times * t.numel * (linear_bytes if t.linear else element_bytes) for t in tensors])
+    total = sum([t.times * t.numel * (linear_bytes if t.is_linear else element_bytes) for t in tensors])
     return ceil_div(total, ranks)
 
 
@@ -105,10 +105,10 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
         total = total.plus(
             StateBytes(
                 parameters=rounded(parameter_bytes(job, group, ranks if strategy(job) == "optim_grads_params" else 1)),
-                gradients=rounded(shard * element_bytes.gradient),
-                master_weights=int(on_device * rounded(int(shard * element_bytes.master))),
+                gradients=rounded(shard * element_bytes.gradient_bytes),
+                master_weights=int(on_device * rounded(int(shard * element_bytes.master_bytes))),
                 optimizer_states=int(
-                    on_device * sum(rounded(shard * state_item_bytes) for state_item_bytes in element_bytes.states)
+                    on_device * sum(rounded(shard * state_item_bytes) for state_item_bytes in element_bytes.state_bytes)
                 ),
             )
         )
@@ -163,9 +163,9 @@ class GatheredLayer(Record):
 
     elements: int
     """Elements of its parameters, by which prefetching and reduction are limited."""
-    parameter: int
+    parameter_bytes: int
     """Bytes of its gathered parameters."""
-    gradient: int
+    gradient_bytes: int
     """Bytes of its gradients before they are reduced."""
 
 
@@ -183,7 +183,7 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     unit_extras: list[Extra] = []
     in_order = list(layers.values())
     # gradient bytes of the last 0, 1, 2, ... layers together
-    gradients_of_last = [*accumulate((layer.gradient for layer in reversed(in_order)), initial=0)]
+    gradients_of_last = [*accumulate((layer.gradient_bytes for layer in reversed(in_order)), initial=0)]
     layers_done = 0
     outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
@@ -193,15 +193,15 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
             layers_done += 1
         later_layers = (in_order[position] for position in range(layers_done, len(in_order)))
         layer = layers.get(i, GatheredLayer(0, 0, 0))
-        forward = layer.parameter + _prefetched_bytes(later_layers, limit // 2)
+        forward = layer.parameter_bytes + _prefetched_bytes(later_layers, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
         prefetches = unit.kind in ("block", "embedding")
-        backward = layer.parameter + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
+        backward = layer.parameter_bytes + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
         # later layers' gradients that are not reduced yet: at most the limit and one layer more
         most_unreduced = gradient_item_bytes * (limit + layer.elements)
         unreduced = min(most_unreduced, gradients_of_last[len(in_order) - layers_done])
         root_bucket = gradient_item_bytes * outer_elements[i]
-        unit_extras.append(Extra(rounded(forward), rounded(backward + layer.gradient + unreduced + root_bucket)))
+        unit_extras.append(Extra(rounded(forward), rounded(backward + layer.gradient_bytes + unreduced + root_bucket)))
     return unit_extras
 
 
@@ -235,14 +235,14 @@ def _double_buffered(units: list[Unit], layers: dict[int, GatheredLayer], gradie
     sizes = list(layers.values())
     empty = GatheredLayer(0, 0, 0)
     common = max(sizes, key=lambda layer: (sizes.count(layer), layer.elements), default=empty)
-    pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
+    pool = min(2, sizes.count(common)) * (common.parameter_bytes + common.gradient_bytes)
     unit_extras: list[Extra] = []
     for i, outer_elements in enumerate(_outer_gradient_elements(units)):
         unpooled_neighbours = [layers[other] for other in (i - 1, i, i + 1) if layers.get(other, common) != common]
         unpooled = layers[i] if layers.get(i, common) != common else empty
-        forward = pool + sum(layer.parameter for layer in unpooled_neighbours[:2])
+        forward = pool + sum(layer.parameter_bytes for layer in unpooled_neighbours[:2])
         unit_extras.append(
-            Extra(rounded(forward), rounded(forward + unpooled.gradient + gradient_item_bytes * outer_elements))
+            Extra(rounded(forward), rounded(forward + unpooled.gradient_bytes + gradient_item_bytes * outer_elements))
         )
     return unit_extras
 
@@ -254,5 +254,5 @@ def _prefetched_bytes(order: Iterable[GatheredLayer], limit: int) -> int:
         if elements >= limit:
             break
         elements += cost.elements
-        total += cost.parameter
+        total += cost.parameter_bytes
     return total

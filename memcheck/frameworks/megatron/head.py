@@ -29,7 +29,7 @@ class MegatronHead(Record):
     """The weight is the embedding's of the same rank."""
     trained: bool = True
     """The weight gets a gradient."""
-    main_gradient: str | None = None
+    main_gradient_dtype: str | None = None
     """Dtype of the buffer that takes the weight's gradient, where it is made for each backward (Megatron-FSDP)."""
     other_elements: int = 0
     """Elements of other parameters in that buffer."""
@@ -71,9 +71,9 @@ def megatron_head_curve(
 class Gradients(Record):
     """Lists that receive the gradients of the output weight, and so keep them alive."""
 
-    waiting: list[Storage]
+    awaiting_embedding: list[Storage]
     """Gradients of the output weight that wait for the embedding's, when the weight is tied."""
-    made: list[Storage]
+    new_buffers: list[Storage]
     """Megatron-FSDP's buffers that are made for them in this backward."""
 
 
@@ -107,8 +107,8 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
     ctx.register(weight)
     if head.tied and not fuses_wgrad(setting):
         # AccumulateGrad runs once, after the embedding's backward: until then this gradient waits in its buffer
-        weight.consume_gradient = gradients.waiting.append
-    elif head.main_gradient is not None and not fuses_wgrad(setting):
+        weight.consume_gradient = gradients.awaiting_embedding.append
+    elif head.main_gradient_dtype is not None and not fuses_wgrad(setting):
         weight.consume_gradient = lambda _: _make_main_gradient(tape, weight, head, gradients)
     out = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, "logits")
     needs_input_grad, needs_weight_grad = hidden.needs_grad, weight.requires_grad
@@ -131,6 +131,6 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
 
 def _make_main_gradient(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:
     """Allocate Megatron-FSDP's main-gradient buffer of the output layer, if it makes one for each backward."""
-    if head.main_gradient is not None:
+    if head.main_gradient_dtype is not None:
         shape = (prod(weight.shape) + head.other_elements,) if head.other_elements else weight.shape
-        gradients.made.append(tape.new(shape, head.main_gradient, "main gradient of the output layer"))
+        gradients.new_buffers.append(tape.new(shape, head.main_gradient_dtype, "main gradient of the output layer"))

@@ -34,21 +34,21 @@ class State(Record):
     """What the inventory writes before a tensor's name."""
     dtypes: tuple[str, ...]
     """Dtypes of the tensors that the state has for each parameter tensor."""
-    sizes: tuple[float, ...]
+    bytes_per_element: tuple[float, ...]
     """Bytes per element of each of these tensors."""
-    ways: int
+    dense_ranks: int
     """Ranks over which the state of a dense tensor is divided."""
-    expert_ways: int
+    expert_ranks: int
     """Ranks over which the state of an expert's tensor is divided."""
 
     def parts(self, tensor: LocalTensor) -> int:
         """Return over how many ranks the state of one tensor is divided."""
-        return self.expert_ways if tensor.expert else self.ways
+        return self.expert_ranks if tensor.expert else self.dense_ranks
 
     def bytes(self, tensor: LocalTensor) -> int:
         """Return the bytes that this rank holds of one tensor's state."""
         elements = ceil_div(tensor.numel, self.parts(tensor))
-        return sum(rounded(int(elements * size)) for size in self.sizes)
+        return sum(rounded(int(elements * size)) for size in self.bytes_per_element)
 
 
 def with_inventory(job: TrainingJob, estimate: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
@@ -84,26 +84,26 @@ def states(job: TrainingJob) -> tuple[State, ...]:
             "parameters",
             "",
             (names.parameter,),
-            (item_bytes.parameter,),
+            (item_bytes.parameter_bytes,),
             *(shard_ranks if _shards_parameters(job) else unsharded),
         ),
         State(
             "gradients",
             "main gradient of ",
             (names.gradient,),
-            (item_bytes.gradient,),
+            (item_bytes.gradient_bytes,),
             *(shard_ranks if sharded else unsharded),
         ),
-        State("master_weights", "master copy of ", (names.master,), (item_bytes.master * on_device,), *optimizer),
+        State("master_weights", "master copy of ", (names.master,), (item_bytes.master_bytes * on_device,), *optimizer),
         State(
             "optimizer_states",
             f"{name} states of ",
             names.states,
-            tuple(state_item_bytes * on_device for state_item_bytes in item_bytes.states),
+            tuple(state_item_bytes * on_device for state_item_bytes in item_bytes.state_bytes),
             *optimizer,
         ),
     ]
-    return tuple(row for row in rows if any(row.sizes))
+    return tuple(row for row in rows if any(row.bytes_per_element))
 
 
 def _shards_parameters(job: TrainingJob) -> bool:
@@ -122,10 +122,10 @@ def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFl
     moment = step.pass_at(index)
     saving: list[UnitsInFlight] = []
     for chunk_index, units in enumerate(rank.chunks):
-        passes = chunk_index == moment.running.chunk
+        passes = chunk_index == moment.running_pass.chunk
         for unit in units:
             passes = passes and unit.name != running_unit
-            times = moment.counts[chunk_index] + passes
+            times = moment.micro_batches_by_chunk[chunk_index] + passes
             if times and unit.first_curve.saved_bytes:
                 saving.append(UnitsInFlight(unit, times))
     return saving
@@ -206,7 +206,7 @@ def _formulas(
     if at_peak.get("activations"):
         activations = activation_formulas(saving_units, peak, at_peak["activations"], FRAMEWORK.style.source)
         formulas += [_with_recompute_note(job, formula) for formula in activations]
-    persistent = dict(rank.always)
+    persistent = dict(rank.always_held)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component):
             live_tensors = unit_peak.inventory if unit_peak is not None else ()
@@ -236,13 +236,15 @@ def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor
     ``n_bytes``: the state's bytes at the peak.
     """
     terms = []
-    for expert, ranks in ((False, row.ways), (True, row.expert_ways)):
+    for expert, ranks in ((False, row.dense_ranks), (True, row.expert_ranks)):
         includes_frozen = row.component == "parameters"
         elements = sum(times * t.numel for t, times in tensors if t.expert == expert and (t.trained or includes_frozen))
         if elements:
             noun = "expert elements" if expert else "elements"
             terms.append(f"{elements:,} {noun}" + (f" / {ranks} ranks" if ranks > 1 else ""))
-    bytes_per_element = " + ".join(f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.sizes, strict=True))
+    bytes_per_element = " + ".join(
+        f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.bytes_per_element, strict=True)
+    )
     numbers = f"({' + '.join(terms)}) x " if len(terms) > 1 else f"{''.join(terms)} x "
     source = PLAIN
     if fsdp.is_sharded(job):
@@ -252,7 +254,7 @@ def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor
     return Formula(
         row.component,
         "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",
-        numbers + (f"({bytes_per_element})" if len(row.sizes) > 1 else bytes_per_element),
+        numbers + (f"({bytes_per_element})" if len(row.bytes_per_element) > 1 else bytes_per_element),
         n_bytes,
         source,
     )

@@ -40,7 +40,7 @@ class OwnCode(Record):
     head: Callable[[Context, MegatronHead, Value, Gradients], Value]
     setting: Callable[[TrainingJob, Architecture, Setting], Setting]
     """The setting of its modules, from that which Megatron's have."""
-    always: Callable[[TrainingJob, Architecture, Setting, ChunkContents, Device], Components]
+    side_buffers: Callable[[TrainingJob, Architecture, Setting, ChunkContents, Device], Components]
     """Side buffers that live all step."""
     forward_only: Callable[[TrainingJob, Setting], int]
     """Bytes that live during a forward through the first or the last stage, and not after it."""
@@ -52,7 +52,7 @@ class OwnCode(Record):
     """Parameters are copied into contiguous buffers while the model is made."""
     holds_inputs: bool
     """A chunk keeps the last input that it got from another stage, and so its gradient."""
-    cut: Callable[[TrainingJob], tuple[tuple[Chunk, ...], ...]] | None = None
+    cut_chunks: Callable[[TrainingJob], tuple[tuple[Chunk, ...], ...]] | None = None
     """Chunks of every pipeline rank, where Megatron's arguments do not cut it."""
 
 

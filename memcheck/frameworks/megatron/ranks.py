@@ -127,7 +127,7 @@ class MegatronRank(RankPeak):
     __slots__ = ("chunks",)
 
     def __init__(self, number: int, step: SchedulePeaks, outline: RankContents) -> None:
-        always = tuple([Always(component, n_bytes) for component, n_bytes in outline.rank.always])
+        always = tuple([Always(component, n_bytes) for component, n_bytes in outline.rank.always_held])
         super().__init__(number, step, outline.resident, always, outline.parameters)
         self.chunks = tuple(map(len, outline.rank.chunks))
         """Units of each model chunk."""
@@ -217,7 +217,8 @@ def _rank_contents(
     for rank, chunks in enumerate(rank_chunks):
         has_steady_phase = warm_up(_schedule_position(job, rank, len(chunks))) < len(chunks) * micro_batches
         chunk_contents = tuple(
-            (chunk.embedding, chunk.head, chunk.mtp, tuple([layers[i] for i in chunk.layers])) for chunk in chunks
+            (chunk.has_embedding, chunk.has_head, chunk.mtp_layers, tuple([layers[i] for i in chunk.layers]))
+            for chunk in chunks
         )
         contents.append((rank == 0, rank == last, has_steady_phase, chunk_contents))
     return contents
@@ -254,7 +255,7 @@ class _RankBuilder:
 
         ``rank``: its number in the pipeline. ``chunks``: the parts of the model on it.
         """
-        embedding, head = any(chunk.embedding for chunk in chunks), any(chunk.head for chunk in chunks)
+        embedding, head = any(chunk.has_embedding for chunk in chunks), any(chunk.has_head for chunk in chunks)
         units = tuple(tuple(self._units(chunk, embedding, head)) for chunk in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
         unit_runs = []
@@ -269,7 +270,7 @@ class _RankBuilder:
 
     def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int, int], str]:
         """Return a function from (chunk index, unit index) to the unit's name, which is made when it is asked for."""
-        embedding, head = any(chunk.embedding for chunk in chunks), any(chunk.head for chunk in chunks)
+        embedding, head = any(chunk.has_embedding for chunk in chunks), any(chunk.has_head for chunk in chunks)
 
         def name(index: int, unit_index: int) -> str:
             """Name the unit at ``unit_index`` of the chunk at ``index``: its layers, or embedding, head or loss."""
@@ -283,11 +284,11 @@ class _RankBuilder:
 
         ``embedding`` and ``head``: whether any chunk of the rank has them, which decides if their weights are shared.
         """
-        if not (chunk.embedding or chunk.head or chunk.mtp):
+        if not (chunk.has_embedding or chunk.has_head or chunk.mtp_layers):
             embedding = head = False  # layers alone are equal wherever the embedding and the head are
         layer_ids = tuple([self.layer_ids[i] for i in chunk.layers])
         layer_numbers = chunk.layers if self.numbered else ()
-        key = (layer_ids, layer_numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
+        key = (layer_ids, layer_numbers, chunk.has_embedding, chunk.has_head, chunk.mtp_layers, embedding, head)
         built = self.chunks.get(key)
         if built is not None:
             return renumbered(self.job, self.setting, built, chunk) if self.inventory else built
@@ -320,24 +321,24 @@ class _RankBuilder:
         layers = {id(all_layers[i]): all_layers[i] for chunk in chunks for i in chunk.layers}
         blocks = Blocks(list(layers.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
-        workspace_components = code.always(job, architecture, self.setting, blocks, self.device)
+        workspace_components = code.side_buffers(job, architecture, self.setting, blocks, self.device)
         boundary_bytes = _boundary_bytes(job, architecture) if job.layout.pipeline > 1 else 0
         interleaved, overlaps_p2p = len(chunks) > 1, job.option("overlap_p2p_communication") is not False
         is_fsdp = fsdp.is_sharded(job)
         rank = Rank(
             chunks=units,
-            always=(
+            always_held=(
                 *workspace_components,
                 ("communication_buffers", fsdp.root_bytes(job, all_units) if is_fsdp else 0),
             ),
-            forward_only=code.forward_only(job, self.setting) if embedding or head else 0,
+            forward_only_bytes=code.forward_only(job, self.setting) if embedding or head else 0,
             input_gradient=boundary_bytes if sends_back or interleaved else 0,
             output_gradient=boundary_bytes if sends_on or interleaved else 0,
             cached_output=boundary_bytes if job.option("deallocate_pipeline_outputs") is False else 0,
             held_input=boundary_bytes if code.holds_inputs and (sends_back or interleaved) else 0,
             # the first rank receives no input at the end of its warm-up
             keeps_warm_input=bool(interleaved and sends_back and overlaps_p2p),
-            exchanged=(2 if overlaps_p2p else 1) if interleaved else 0,
+            exchanged_tensors=(2 if overlaps_p2p else 1) if interleaved else 0,
             extras=tuple(tuple(fsdp.extras(job, list(unit))) for unit in units) if is_fsdp else (),
         )
         resident = interned([(unit.tensors, times) for unit, times in unit_runs])

@@ -25,8 +25,8 @@ the second group shows the state that all further ones repeat.
 class PassRun(Record):
     """``times`` in a row: a forward through one chunk, then a backward through one; None: no such pass."""
 
-    forward: int | None
-    backward: int | None
+    forward_chunk: int | None
+    backward_chunk: int | None
     times: int
 
 
@@ -35,15 +35,15 @@ class SchedulePosition(Record):
 
     rank: int
     """Pipeline rank, from 0."""
-    pipeline: int
+    pipeline_ranks: int
     """Number of pipeline ranks."""
-    chunks: int
+    chunks_per_rank: int
     """Model chunks per rank."""
-    group: int
-    """Micro-batches that run through one chunk after another."""
-    overlaps: bool = False
+    micro_batches_per_group: int
+    """Micro-batches that run through one chunk before the rank turns to the next chunk."""
+    runs_passes_side_by_side: bool = False
     """``overlap_moe_expert_parallel_comm``: forwards and backwards run side by side."""
-    forwards_first: bool = False
+    all_forwards_first: bool = False
     """All forwards run before the first backward (nanotron's ``afab``), on any number of ranks."""
 
 
@@ -65,12 +65,15 @@ def settled(position: SchedulePosition, micro_batches: int) -> int:
 
     ``position``: the first rank's. It warms up longest, so that :func:`runs` cuts no other rank's schedule later.
     """
-    if position.forwards_first:
+    if position.all_forwards_first:
         return micro_batches
-    full_groups, remainder = divmod(micro_batches, position.group)
+    full_groups, remainder = divmod(micro_batches, position.micro_batches_per_group)
     return (
-        position.group
-        * min(full_groups, ceil_div(warm_up(position), position.group * position.chunks) + SETTLING_GROUPS)
+        position.micro_batches_per_group
+        * min(
+            full_groups,
+            ceil_div(warm_up(position), position.micro_batches_per_group * position.chunks_per_rank) + SETTLING_GROUPS,
+        )
         + remainder
     )
 
@@ -83,8 +86,8 @@ def runs(position: SchedulePosition, micro_batches: int) -> tuple[PassRun, ...]:
     that the schedule repeats itself after ``group * chunks`` passes. Repetitions without a new peak are left out: the
     groups of the warm-up, and a few after it, are enough.
     """
-    chunks, group = position.chunks, position.group
-    if position.forwards_first:
+    chunks, group = position.chunks_per_rank, position.micro_batches_per_group
+    if position.all_forwards_first:
         return (PassRun(0, None, micro_batches), PassRun(None, 0, micro_batches))
     warm_up_passes = warm_up(position)
     full_groups, remainder = divmod(micro_batches, group)
@@ -141,10 +144,12 @@ def _alternate(forwards: Passes, backwards: Passes) -> list[PassRun]:
 
 
 class Pass(Record):
-    """A micro-batch's way through one chunk."""
+    """The forward or the backward of one micro-batch through one chunk."""
 
-    forward: bool
+    is_forward: bool
+    """Whether it is the forward."""
     chunk: int
+    """Number of the chunk on its rank."""
 
 
 class InFlight(Record):
@@ -152,8 +157,8 @@ class InFlight(Record):
 
     number: int
     """In the schedule's order."""
-    running: Pass
-    counts: tuple[int, ...]
+    running_pass: Pass
+    micro_batches_by_chunk: tuple[int, ...]
     """Micro-batches in flight, for each chunk; without that of the running pass."""
     phase: int
     """:data:`ALL_FORWARD`, :data:`GRADIENTS` or :data:`WARM_INPUT`: what the step has left live, each more than the
@@ -190,22 +195,22 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     # the warm-up's last input stays live once so many backwards of its chunk have run
     warm_chunk, backwards_left = _last_warm_up_input(schedule)
     for run in schedule:
-        frees_warm_input = run.backward == warm_chunk
+        frees_warm_input = run.backward_chunk == warm_chunk
         repetitions_before_warm = max(0, backwards_left) if frees_warm_input else run.times
         last = run.times - 1
         for repetition in sorted({0, min(1, last), min(repetitions_before_warm, last), last}):
-            backwards_done = repetition if run.backward is not None else 0
+            backwards_done = repetition if run.backward_chunk is not None else 0
             phase = GRADIENTS if had_backward or backwards_done > 0 else ALL_FORWARD
             if backwards_left <= 0 or repetition >= repetitions_before_warm:
                 phase = WARM_INPUT
-            if run.forward is not None:
+            if run.forward_chunk is not None:
                 counts = search.counts_after(run, repetition, backwards_done)
-                search.propose(Pass(forward=True, chunk=run.forward), counts, phase)
-            if run.backward is not None:
+                search.propose(Pass(is_forward=True, chunk=run.forward_chunk), counts, phase)
+            if run.backward_chunk is not None:
                 counts = search.counts_after(run, repetition + 1, repetition + 1)
-                search.propose(Pass(forward=False, chunk=run.backward), counts, phase)
+                search.propose(Pass(is_forward=False, chunk=run.backward_chunk), counts, phase)
         search.counts = search.counts_after(run, run.times, run.times)
-        had_backward = had_backward or run.backward is not None
+        had_backward = had_backward or run.backward_chunk is not None
         if frees_warm_input:
             backwards_left -= run.times
     return search.found()
@@ -226,10 +231,10 @@ class _CandidateSearch:
     def counts_after(self, run: PassRun, forwards: int, backwards: int) -> list[int]:
         """Return the micro-batches in flight of each chunk after some passes of ``run``."""
         counts = list(self.counts)
-        if run.forward is not None:
-            counts[run.forward] += forwards
-        if run.backward is not None:
-            counts[run.backward] -= backwards
+        if run.forward_chunk is not None:
+            counts[run.forward_chunk] += forwards
+        if run.backward_chunk is not None:
+            counts[run.backward_chunk] -= backwards
         return counts
 
     def propose(self, running: Pass, counts: list[int], phase: int) -> None:
@@ -241,7 +246,7 @@ class _CandidateSearch:
         live: LiveCounts = (phase, *_in_flight_by_kind(counts, self._kinds))
         if phase != ALL_FORWARD:
             live += _idle_chunks(counts, self._kinds, running)
-        same_passes = self._by_pass.setdefault((running.forward, self._kinds[running.chunk]), [])
+        same_passes = self._by_pass.setdefault((running.is_forward, self._kinds[running.chunk]), [])
         if any(_covers(earlier, live) for earlier, _ in same_passes):
             return
         if self._every_chunk_saves:
@@ -251,7 +256,9 @@ class _CandidateSearch:
                 for earlier, moment in same_passes
                 if not _covers(live, earlier) or live[in_flight] == earlier[in_flight]
             ]
-        moment = InFlight(number=self._proposed, running=running, counts=tuple(counts), phase=phase)
+        moment = InFlight(
+            number=self._proposed, running_pass=running, micro_batches_by_chunk=tuple(counts), phase=phase
+        )
         same_passes.append((live, moment))
 
     def found(self) -> tuple[InFlight, ...]:
@@ -259,7 +266,7 @@ class _CandidateSearch:
         moments: list[InFlight] = []
         for same_passes in self._by_pass.values():
             moments += [moment for _, moment in same_passes]
-        return tuple(sorted(moments, key=lambda moment: (not moment.running.forward, moment.number)))
+        return tuple(sorted(moments, key=lambda moment: (not moment.running_pass.is_forward, moment.number)))
 
 
 def _last_warm_up_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
@@ -270,10 +277,10 @@ def _last_warm_up_input(schedule: tuple[PassRun, ...]) -> tuple[int, int]:
     """
     forwards = Counter[int]()
     for run in schedule:
-        if run.forward is not None and run.backward is not None:
-            return run.forward, forwards[run.forward] + 1
-        if run.forward is not None:
-            forwards[run.forward] += run.times
+        if run.forward_chunk is not None and run.backward_chunk is not None:
+            return run.forward_chunk, forwards[run.forward_chunk] + 1
+        if run.forward_chunk is not None:
+            forwards[run.forward_chunk] += run.times
     return -1, 1
 
 

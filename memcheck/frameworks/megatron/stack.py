@@ -50,13 +50,15 @@ def parts_by_rank(num_layers: int, job: TrainingJob, pipeline_ranks: int) -> lis
     """
     if pipeline_ranks == 1:
         predictions = int(str(job.option("mtp_num_layers") or 0))
-        return [[(stage, predictions if stage.head else 0)] for stage in stage_parts(num_layers, pipeline_ranks)]
+        return [[(stage, predictions if stage.has_head else 0)] for stage in stage_parts(num_layers, pipeline_ranks)]
     parts_of_ranks = []
     for chunks in stages(num_layers, job):
         parts = []
         for chunk in chunks:
             first, last = (chunk.layers[0], chunk.layers[-1] + 1) if chunk.layers else (0, 0)
-            parts.append((Part(first, last, embedding=chunk.embedding, head=chunk.head), chunk.mtp))
+            parts.append(
+                (Part(first, last, has_embedding=chunk.has_embedding, has_head=chunk.has_head), chunk.mtp_layers)
+            )
         parts_of_ranks.append(parts)
     return parts_of_ranks
 
@@ -98,18 +100,18 @@ def adapted_module_name(tensor: ParameterTensor, component: object) -> str:
 
 
 TIMING = Timing(
-    ranks=parts_by_rank,
-    context=context,
-    dispatch=dispatch,
-    overlaps=overlaps,
-    fuses=fuses,
-    copies_gathered=lambda _job: False,  # hidden states are [sequence, batch, hidden]
+    layers_by_rank=parts_by_rank,
+    context_kind=context,
+    token_dispatch=dispatch,
+    overlaps_reduction_and_gather=overlaps,
+    fuses_elementwise=fuses,
+    copies_gathered_states=lambda _job: False,  # hidden states are [sequence, batch, hidden]
     repeats_kv_heads=lambda _job: False,
     fused_products=lambda _job: "all",
     fused_norms=True,
-    latent_inputs="exchanged",
+    latent_input_tokens="exchanged",
     adapted_module_name=adapted_module_name,
-    gathers_twice=True,
+    gathers_inputs_twice=True,
 )
 
 
@@ -130,19 +132,20 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     contents = []
     for chunks in chunks_by_rank:
         described = [
-            (chunk.embedding, chunk.head, tuple([id(layers[number]) for number in chunk.layers])) for chunk in chunks
+            (chunk.has_embedding, chunk.has_head, tuple([id(layers[number]) for number in chunk.layers]))
+            for chunk in chunks
         ]
         contents.append(tuple(described))
     for rank in ranks_with_highest_peak(job, contents):
         chunks = chunks_by_rank[rank]
-        has_both_ends = any(chunk.embedding for chunk in chunks) and any(chunk.head for chunk in chunks)
+        has_both_ends = any(chunk.has_embedding for chunk in chunks) and any(chunk.has_head for chunk in chunks)
         shares_table = architecture.tie_word_embeddings and has_both_ends
         units: list[tuple[LocalTensor, ...]] = []
         for chunk in chunks:
-            if chunk.embedding:
+            if chunk.has_embedding:
                 units.append(tuple(embedding_tensors(architecture, job)))
             units += [tensors_by_block[id(layers[number])] for number in chunk.layers]
-            if chunk.head:
+            if chunk.has_head:
                 units.append(tuple(head_tensors(architecture, job, shares=shares_table)))
         resident = code.resident(job, counted(units))
         highest_bytes = max(highest_bytes, sum(n_bytes for _, n_bytes in resident.components))
@@ -211,9 +214,9 @@ def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
 
 STACK = Stack(
     ranks=ranks,
-    worst=worst,
+    worst_rank=worst,
     states_floor=states_floor,
-    trainable=trainable,
-    exchanges=exchanges,
-    host=HOST,
+    trained_parameters=trainable,
+    process_groups=exchanges,
+    host_memory=HOST,
 )

@@ -117,11 +117,11 @@ class Chunk(Record):
 
     layers: tuple[int, ...]
     """The numbers of its layers in the model."""
-    embedding: bool
+    has_embedding: bool
     """The chunk begins with the embedding."""
-    head: bool
+    has_head: bool
     """The chunk ends with the final norm and the output layer."""
-    mtp: int = 0
+    mtp_layers: int = 0
     """Multi-token-prediction layers."""
 
 
@@ -133,8 +133,8 @@ def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
     """
     layout = job.layout
     code = code_of(job.framework.style)
-    if layout.pipeline > 1 and code.cut is not None:
-        return code.cut(job)
+    if layout.pipeline > 1 and code.cut_chunks is not None:
+        return code.cut_chunks(job)
     if int(str(job.option("mtp_num_layers") or 0)) > MAX_PREDICTIONS:
         raise UnsupportedError(
             f"mtp_num_layers is above {MAX_PREDICTIONS:,}, up to which prediction layers are estimated",
@@ -193,9 +193,9 @@ def _cut_into_chunks(num_layers: int, job: _PipelineSplit) -> list[list[Chunk]]:
             chunks_of_rank[rank].append(
                 Chunk(
                     layers=tuple(range(start, end)),
-                    embedding=virtual_stage == 0 and rank == 0,
-                    head=last,
-                    mtp=mtp if last else 0,
+                    has_embedding=virtual_stage == 0 and rank == 0,
+                    has_head=last,
+                    mtp_layers=mtp if last else 0,
                 )
             )
             start = end
@@ -278,7 +278,10 @@ def _from_layout(layout: object, ranks: int, job: _PipelineSplit) -> list[list[C
         end = start + letters.count("t")
         chunks_of_rank[index % ranks].append(
             Chunk(
-                layers=tuple(range(start, end)), embedding="E" in letters, head="L" in letters, mtp=letters.count("m")
+                layers=tuple(range(start, end)),
+                has_embedding="E" in letters,
+                has_head="L" in letters,
+                mtp_layers=letters.count("m"),
             )
         )
         start = end
@@ -286,20 +289,21 @@ def _from_layout(layout: object, ranks: int, job: _PipelineSplit) -> list[list[C
 
 
 class Use(Record):
-    """What of a job decides which groups it uses."""
+    """The features of a job that decide which process groups it uses."""
 
     dispatcher: str
     """``allgather`` | ``alltoall`` | ``flex``."""
-    distributed: bool
+    shards_optimizer: bool
     """The optimizer's states are divided."""
-    instances: int
-    tied: bool
+    optimizer_instances: int
+    """``num_distributed_optimizer_instances``: copies of the sharded optimizer states."""
+    ties_embeddings: bool
     """Embedding and output layer share one matrix."""
     sends_ring: bool
     """Context parallelism passes keys and values to a neighbour."""
-    token_width: int
+    deepep_token_width: int
     """Hidden size of the tokens in DeepEP's buffers; 0 where it is not used."""
-    routed: bool = True
+    has_experts: bool = True
     """The model has experts."""
 
     def groups(self, layout: Layout) -> tuple[ProcessGroup, ...]:
@@ -309,10 +313,10 @@ class Use(Record):
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
         """Return DeepEP's buffers, in place of NCCL's connections between expert ranks."""
         ranks = layout.expert * layout.expert_tensor
-        if not self.token_width or ranks == 1:
+        if not self.deepep_token_width or ranks == 1:
             return ()
         source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
-        return (("DeepEP", deepep_bytes(ranks, self.token_width), source),)
+        return (("DeepEP", deepep_bytes(ranks, self.deepep_token_width), source),)
 
 
 def exchanges(job: TrainingJob) -> Use:
@@ -323,12 +327,12 @@ def exchanges(job: TrainingJob) -> Use:
     model = job.architecture
     return Use(
         dispatcher=dispatcher,
-        distributed=job.layout.zero_stage >= 1 if stated_distributed is None else bool(stated_distributed),
-        instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
-        tied=isinstance(model, Architecture) and model.tie_word_embeddings,
+        shards_optimizer=job.layout.zero_stage >= 1 if stated_distributed is None else bool(stated_distributed),
+        optimizer_instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
+        ties_embeddings=isinstance(model, Architecture) and model.tie_word_embeddings,
         sends_ring=job.option("cp_comm_type", "p2p") == "p2p",
-        token_width=model.hidden_size if deepep else 0,
-        routed=isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
+        deepep_token_width=model.hidden_size if deepep else 0,
+        has_experts=isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
     )
 
 
@@ -340,7 +344,11 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
     if layout.world_size == 1:
         return ()
     world = ProcessGroup(
-        "world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True, small=True
+        "world",
+        min(layout.world_size, layout.gpus_per_node),
+        layout.nodes,
+        uses_collectives=True,
+        connects_one_algorithm=True,
     )
     tensor = spread("tensor", layout.tensor, 1, layout)
     context = spread("context", layout.context, layout.tensor, layout)
@@ -355,15 +363,15 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
         groups.append(
             ProcessGroup(
                 kind="pipeline",
-                local=stages_per_node,
+                ranks_in_node=stages_per_node,
                 nodes=nodes,
-                collectives=False,
+                uses_collectives=False,
                 peers=min(2, layout.pipeline - 1),
             )
         )
-        if use.tied:
+        if use.ties_embeddings:
             local_ends = min(stages_per_node, 2)  # the first and the last stage, on one node or on two
-            groups.append(ProcessGroup("embedding", local_ends, 2 // local_ends, collectives=True))
+            groups.append(ProcessGroup("embedding", local_ends, 2 // local_ends, uses_collectives=True))
     groups += _sums(layout, use)
     return (*groups, *_experts(layout, use))
 
@@ -379,13 +387,25 @@ def _sums(layout: Layout, use: Use) -> list[ProcessGroup]:
     if ranks > 1:
         ranks_per_node = min(ranks, layout.gpus_per_node if layout.data * layout.context == 1 else layout.tensor)
         groups.append(
-            ProcessGroup("model", ranks_per_node, ceil_div(ranks, ranks_per_node), collectives=True, small=True)
+            ProcessGroup(
+                "model",
+                ranks_per_node,
+                ceil_div(ranks, ranks_per_node),
+                uses_collectives=True,
+                connects_one_algorithm=True,
+            )
         )
-    ranks = layout.world_size // use.instances
-    if use.distributed and ranks > 1:
+    ranks = layout.world_size // use.optimizer_instances
+    if use.shards_optimizer and ranks > 1:
         ranks_per_node = min(ranks, layout.gpus_per_node)
         groups.append(
-            ProcessGroup("gradient norm", ranks_per_node, ceil_div(ranks, ranks_per_node), collectives=True, small=True)
+            ProcessGroup(
+                "gradient norm",
+                ranks_per_node,
+                ceil_div(ranks, ranks_per_node),
+                uses_collectives=True,
+                connects_one_algorithm=True,
+            )
         )
     return groups
 
@@ -397,18 +417,20 @@ def _experts(layout: Layout, use: Use) -> list[ProcessGroup]:
     """
     groups: list[ProcessGroup] = []
     ranks = layout.expert * layout.expert_tensor
-    if ranks == 1 or not use.routed:
+    if ranks == 1 or not use.has_experts:
         return groups
     expert_group = spread("expert", layout.expert, layout.expert_tensor, layout)
     expert_tensor_group = spread("expert tensor", layout.expert_tensor, 1, layout)
     token_group = spread("expert tokens", ranks, 1, layout)
     if use.dispatcher == "alltoall":
         if expert_group is not None:
-            groups.append(expert_group._replace(collectives=False, peers=layout.expert - 1))
+            groups.append(expert_group._replace(uses_collectives=False, peers=layout.expert - 1))
         if expert_tensor_group is not None:
             groups.append(expert_tensor_group)
     if token_group is not None:
-        groups.append(token_group._replace(small=True))  # all-gather and reduce-scatter connect ring neighbours alone
+        groups.append(
+            token_group._replace(connects_one_algorithm=True)
+        )  # all-gather and reduce-scatter connect ring neighbours alone
     replicas = layout.data * layout.context * layout.tensor // ranks
     expert_data_group = spread("expert data", replicas, ranks, layout)
     if expert_data_group is not None:

@@ -30,9 +30,9 @@ class Rank(Record):
 
     chunks: tuple[tuple[Unit, ...], ...]
     """Units of each model chunk, in forward order."""
-    always: Components
+    always_held: Components
     """Persistent side buffers."""
-    forward_only: int
+    forward_only_bytes: int
     """Bytes of the batch that live during a forward (the dense attention mask)."""
     input_gradient: int
     """The last input gradient: its variable outlives the send until the next backward."""
@@ -45,7 +45,7 @@ class Rank(Record):
     (``set_input_tensor``)."""
     keeps_warm_input: bool = False
     """Whether the input of the last warm-up forward stays alive: see :data:`WARM_INPUT`."""
-    exchanged: int = 0
+    exchanged_tensors: int = 0
     """Number of further boundary tensors, each of ``held_input`` bytes, that are live during a backward of several
     chunks: the output of the last forward and the input of the next one.
     """
@@ -57,7 +57,7 @@ class UnitsPattern(Record):
     """Equal consecutive units without their sizes: only which sizes are not zero."""
 
     kind: str
-    curve: int
+    curve_number: int
     """Number of their memory curve's :class:`memcheck.accounts.program.CurvePattern`."""
     extra: tuple[bool, bool]
     """Which sizes of :class:`Extra` are not zero."""
@@ -76,9 +76,9 @@ class RankPattern(Record):
     """Which of the sizes of :class:`_Edges` are not zero."""
     keeps_warm_input: bool
     """See :attr:`Rank.keeps_warm_input`."""
-    exchanged: int
-    """See :attr:`Rank.exchanged`."""
-    saves: bool
+    exchanged_tensors: int
+    """See :attr:`Rank.exchanged_tensors`."""
+    every_chunk_saves: bool
     """Every chunk keeps something of a micro-batch in flight."""
 
 
@@ -184,9 +184,9 @@ def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
             highest = max(highest, most_in_flight + chunk_bytes[backward].backward_peak)
         in_flight += times * change
     kept_bytes = sum([chunk.kept_between_passes + INPUT_AND_GRADIENT * rank.held_input for chunk in chunk_bytes])
-    boundary_bytes = rank.input_gradient + rank.output_gradient + rank.forward_only + rank.cached_output
+    boundary_bytes = rank.input_gradient + rank.output_gradient + rank.forward_only_bytes + rank.cached_output
     # inputs that variables hold: the warm-up's with its gradient, and that of the last backward's graph
-    held_inputs = INPUT_AND_GRADIENT + 1 + rank.exchanged
+    held_inputs = INPUT_AND_GRADIENT + 1 + rank.exchanged_tensors
     return highest + kept_bytes + boundary_bytes + held_inputs * rank.held_input
 
 
@@ -244,7 +244,9 @@ def _pattern_and_sizes(rank: Rank) -> tuple[RankPattern, tuple[int, ...], tuple[
             same_as = first_number.setdefault((id(unit.first_curve), extra), unit_number)
             curve = sizes_of(unit.first_curve)
             patterns.append(
-                UnitsPattern(unit.kind, curve.pattern, (bool(extra.forward), bool(extra.backward)), same_as, times)
+                UnitsPattern(
+                    unit.kind, curve.pattern, (bool(extra.forward_bytes), bool(extra.backward_bytes)), same_as, times
+                )
             )
             if same_as == unit_number:
                 sizes += [*curve.numbers, *[n for n in extra if n]]
@@ -253,10 +255,16 @@ def _pattern_and_sizes(rank: Rank) -> tuple[RankPattern, tuple[int, ...], tuple[
             unit_number += 1
         saves &= saved > 0
         chunks.append(tuple(patterns))
-    boundary_sizes = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
+    boundary_sizes = (
+        rank.forward_only_bytes,
+        rank.input_gradient,
+        rank.output_gradient,
+        rank.cached_output,
+        rank.held_input,
+    )
     sizes += [n for n in boundary_sizes if n]
     pattern = RankPattern(
-        tuple(chunks), tuple([bool(n) for n in boundary_sizes]), rank.keeps_warm_input, rank.exchanged, saves
+        tuple(chunks), tuple([bool(n) for n in boundary_sizes]), rank.keeps_warm_input, rank.exchanged_tensors, saves
     )
     return pattern, tuple(sizes), tuple(unit_peaks)
 
@@ -306,10 +314,10 @@ class _Edges(Record):
     output_gradient: int
     cached_output: int
     held_input: int
-    receives: tuple[bool, ...]
+    chunk_receives_input: tuple[bool, ...]
     """Which chunks get an input from another one."""
     keeps_warm_input: bool
-    exchanged: int
+    exchanged_tensors: int
 
 
 @lru_cache(maxsize=2048)
@@ -324,15 +332,15 @@ def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> SchedulePro
     first_equal: dict[tuple[UnitsPattern, ...], int] = {}
     kinds = tuple([first_equal.setdefault(patterns, index) for index, patterns in enumerate(pattern.chunks)])
     ranges_of_kind = {kind: _unit_ranges(chunks[kind]) for kind in first_equal.values()}
-    moments = candidates(schedule, kinds, pattern.saves)
+    moments = candidates(schedule, kinds, pattern.every_chunk_saves)
     recorder = Recorder()
     _hold_between_steps(recorder, chunks, edges, kinds)
     recorder.mark("init", "states at rest")
     recorder.undo_since(0)
     for index, moment in enumerate(moments):
-        before, chunk = recorder.here, moment.running.chunk
+        before, chunk = recorder.here, moment.running_pass.chunk
         _hold_in_flight(recorder, chunks, kinds, edges, moment)
-        record_pass = _forward if moment.running.forward else _backward
+        record_pass = _forward if moment.running_pass.is_forward else _backward
         record_pass(recorder, chunks[chunk], ranges_of_kind[kinds[chunk]], f"{index} {chunk}")
         recorder.undo_since(before)
     _hold_between_steps(recorder, chunks, edges, kinds)
@@ -354,7 +362,7 @@ def _number_units(pattern: RankPattern) -> tuple[list[list[_UnitGroup]], int]:
             if units.same_as < len(unit_groups):
                 curve, extra = unit_groups[units.same_as].curve, unit_groups[units.same_as].extra
             else:
-                curve, next_size, next_peak = named_curve(units.curve, next_size, next_peak)
+                curve, next_size, next_peak = named_curve(units.curve_number, next_size, next_peak)
                 extra = Extra(*_numbered(units.extra, next_size))
                 next_size += sum(units.extra)
             unit_groups.append(_UnitGroup(units.kind, curve, extra, units.times))
@@ -372,9 +380,9 @@ def _number_edges(pattern: RankPattern, chunks: list[list[_UnitGroup]], first: i
         output_gradient=output_gradient,
         cached_output=cached_output,
         held_input=held_input,
-        receives=receives,
+        chunk_receives_input=receives,
         keeps_warm_input=pattern.keeps_warm_input,
-        exchanged=pattern.exchanged,
+        exchanged_tensors=pattern.exchanged_tensors,
     )
 
 
@@ -395,7 +403,7 @@ def _hold_between_steps(
     _hold_idle(recorder, chunks, edges, kinds)
     for units in chunks:
         if units:
-            recorder.hold("communication_buffers", units[0].extra.forward)
+            recorder.hold("communication_buffers", units[0].extra.forward_bytes)
 
 
 def _hold_in_flight(
@@ -408,20 +416,22 @@ def _hold_in_flight(
     the tensors at the stage's ends.
     """
     if not moment.before_first_backward:
-        idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.running.chunk]
+        idle = [
+            i for i, count in enumerate(moment.micro_batches_by_chunk) if not count and i != moment.running_pass.chunk
+        ]
         _hold_idle(recorder, chunks, edges, [kinds[i] for i in idle])
     if moment.phase == WARM_INPUT and edges.keeps_warm_input:  # the input that was received last in the warm-up
         recorder.hold("communication_buffers", edges.held_input, INPUT_AND_GRADIENT)
-    if not moment.running.forward:
-        recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
-        if _sends_on(chunks[moment.running.chunk]):
+    if not moment.running_pass.is_forward:
+        recorder.hold("communication_buffers", edges.held_input, edges.exchanged_tensors)
+        if _sends_on(chunks[moment.running_pass.chunk]):
             recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
     elif len(chunks) == 1 and not moment.before_first_backward:
         # the last backward's graph lives until the variable of its output is assigned; its leaf is the received input
         recorder.hold("communication_buffers", edges.held_input)
     # saved activations of the micro-batches in flight; equal chunks are counted together
     counts: dict[int, int] = {}
-    for kind, count in zip(kinds, moment.counts, strict=True):
+    for kind, count in zip(kinds, moment.micro_batches_by_chunk, strict=True):
         if count:
             counts[kind] = counts.get(kind, 0) + count
     for kind, count in counts.items():
@@ -431,9 +441,9 @@ def _hold_in_flight(
             recorder.hold("activations", edges.cached_output, count)
     if not moment.before_first_backward:
         recorder.hold("communication_buffers", edges.input_gradient)
-        if moment.running.forward:
+        if moment.running_pass.is_forward:
             recorder.hold("communication_buffers", edges.output_gradient)
-    if moment.running.forward:
+    if moment.running_pass.is_forward:
         recorder.hold("activations", edges.forward_only)
 
 
@@ -449,7 +459,7 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges
     """
     for kind in dict.fromkeys(idle):
         times = idle.count(kind)
-        if edges.receives[kind]:
+        if edges.chunk_receives_input[kind]:
             recorder.hold("communication_buffers", edges.held_input, INPUT_AND_GRADIENT * times)
         for units in chunks[kind]:
             if units.kind == "block":
@@ -463,10 +473,10 @@ def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[
     """
     for index, end, units in unit_ranges:
         before = recorder.here
-        recorder.hold("communication_buffers", units.extra.forward)
+        recorder.hold("communication_buffers", units.extra.forward_bytes)
         instant = "forward" if units.kind in ("embedding", "block") else "loss"
         recorder.high(instant, units.curve.forward_peak, f"{where} {index}")
-        recorder.release("communication_buffers", units.extra.forward)
+        recorder.release("communication_buffers", units.extra.forward_bytes)
         recorder.hold_bundle(units.curve.saved_bytes)
         recorder.hold("activations", units.curve.autocast_cache_bytes)
         recorder.repeat(before, end - index - 1)
@@ -484,9 +494,9 @@ def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list
     for index, end, units in reversed(unit_ranges):
         before = recorder.here
         recorder.release_bundle(units.curve.saved_bytes)
-        recorder.hold("communication_buffers", units.extra.backward)
+        recorder.hold("communication_buffers", units.extra.backward_bytes)
         recorder.high("backward", units.curve.backward_peak, f"{where} {end - 1}")
-        recorder.release("communication_buffers", units.extra.backward)
+        recorder.release("communication_buffers", units.extra.backward_bytes)
         recorder.hold("gradients", units.curve.gradient_bytes)
         recorder.hold("temporaries", units.curve.until_backward_ends)
         recorder.repeat(before, end - index - 1)

@@ -273,7 +273,7 @@ def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
     """
     if not distributed(job) or not code_of(job.framework.style).remaps:
         return {}
-    element_bytes = dtypes(job).parameter
+    element_bytes = dtypes(job).parameter_bytes
     parameters = 0
     groups: list[tuple[Counted, ...]] = []
     for tensors in chunks:

@@ -82,17 +82,17 @@ def chunk_units(
     table_trained = setting.adapter is None and "embed" not in job.freeze
     setting = setting._replace(
         needs_input_gradient=table_trained or _input_needs_gradient(job, chunk, setting),
-        holds_output_gradient=not chunk.head and code_of(setting.style).holds_inputs,
+        holds_output_gradient=not chunk.has_head and code_of(setting.style).holds_inputs,
     )
     units: list[Unit] = []
-    if chunk.embedding:
+    if chunk.has_embedding:
         units.append(_embedding_unit(job, architecture, setting, shares_embedding, table_trained, inventory))
     layer_units, setting = _layer_units(job, architecture, chunk.layers, setting, shared_layers, inventory)
     units += layer_units
-    if chunk.mtp:
+    if chunk.mtp_layers:
         units += _prediction_layers(job, architecture, chunk, setting, inventory, embeds=not rank_has_embedding)
-    if chunk.head:
-        embedding_unit = units[0] if chunk.embedding else None
+    if chunk.has_head:
+        embedding_unit = units[0] if chunk.has_embedding else None
         trained = table_trained if shares_embedding else setting.adapter is None and "head" not in job.freeze
         units.append(_head_unit(job, architecture, setting, embedding_unit, shares_embedding, trained, inventory))
     return units
@@ -125,7 +125,7 @@ def _embedding_unit(
         dropout=architecture.embedding_dropout,
         tied=tied,
         trained=trained,
-        waits=not setting.needs_input_gradient and passes_no_gradient,
+        output_lives_to_forward_end=not setting.needs_input_gradient and passes_no_gradient,
     )
     _require_embedding_covered(architecture, embedding, whole(setting))
     curve = _embedding_curve(embedding, setting, inventory)
@@ -155,7 +155,7 @@ def _head_unit(
         final_norm=architecture.final_norm,
         tied=tied,
         trained=trained,
-        main_gradient=main_gradient_dtype,
+        main_gradient_dtype=main_gradient_dtype,
         other_elements=sum([t.numel for t in other_tensors]) if has_other_tensors else 0,
     )
     _require_head_covered(architecture, head, whole(setting))
@@ -237,7 +237,7 @@ def _checkpoint_unit(
 
 def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chunk) -> list[Unit]:
     """Give the units of a chunk the layer numbers of ``chunk``, whose layers are otherwise the same."""
-    first = int(chunk.embedding)
+    first = int(chunk.has_embedding)
     names = [_name(group) for group, _ in recompute_groups(job, setting, chunk.layers)]
     layers = zip(units[first:], names, strict=False)
     return [*units[:first], *(Unit(u.kind, name, *u[2:]) for u, name in layers), *units[first + len(names) :]]
@@ -246,7 +246,7 @@ def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chu
 def name_of(job: TrainingJob, setting: Setting, chunk: Chunk, place: int) -> str:
     """Return the name of the unit at a place of a chunk, as :func:`renumbered` has it; empty for no layers."""
     count = _uniform_checkpoint_size(job, setting) or 1
-    first = (place - int(chunk.embedding)) * count
+    first = (place - int(chunk.has_embedding)) * count
     group = chunk.layers[first : first + count] if first >= 0 else ()
     return _name(group) if group else ""
 
@@ -401,4 +401,4 @@ def _prediction_layers(
     ``embeds``: the units include the embedding's table, because the rank has no other copy. ``inventory``: every tensor
     is listed by name.
     """
-    return prediction_units(job, architecture, chunk.mtp, setting, embeds=embeds, inventory=inventory)
+    return prediction_units(job, architecture, chunk.mtp_layers, setting, embeds=embeds, inventory=inventory)

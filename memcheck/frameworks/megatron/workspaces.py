@@ -49,13 +49,13 @@ class Workspaces(Record):
     """Megatron's global memory buffer, which gathered inputs share."""
     dummy_gradients: int = 0
     """Unused weight gradients that fused products return to autograd, one for each shape."""
-    rotary: int = 0
+    rotary_tables: int = 0
     """Cached tables of rotary frequencies."""
-    masks: int = 0
+    causal_mask: int = 0
     """The causal mask that TE's unfused softmax caches."""
-    batch: int = 0
+    batch_inputs: int = 0
     """The input of one micro-batch: token ids, labels, positions and loss mask."""
-    deferred: int = 0
+    deferred_logit_gradients: int = 0
     """Logit gradients and inputs that wait for the deferred gradient of the output layer's weight."""
     fp8_weights: int = 0
     """fp8 copies of TE's weights."""
@@ -66,8 +66,8 @@ class Workspaces(Record):
             ("temporaries", self.cublas + self.dummy_gradients),
             ("parameters", self.fp8_weights),
             ("communication_buffers", self.global_buffer),
-            ("activations", self.rotary + self.masks + self.batch),
-            ("logits_and_loss", self.deferred),
+            ("activations", self.rotary_tables + self.causal_mask + self.batch_inputs),
+            ("logits_and_loss", self.deferred_logit_gradients),
         )
 
 
@@ -78,9 +78,9 @@ class ChunkContents(Record):
     """One block per layer."""
     tensors: list[tuple[LocalTensor, int]]
     """Each kind of tensor, and how many are of it."""
-    embedding: bool
+    has_embedding: bool
     """The rank holds the embedding."""
-    head: bool
+    has_head: bool
     """The rank holds the output layer."""
     chunks: int = 1
     """Model chunks, each of which makes rotary tables of its own."""
@@ -104,12 +104,12 @@ def workspaces(
     """Estimate the persistent bytes that a rank holds in addition to its model, from its first step on."""
     return Workspaces(
         cublas=_cublas(setting, contents, device),
-        global_buffer=_global_buffer(setting, contents.blocks, head=contents.head),
+        global_buffer=_global_buffer(setting, contents.blocks, head=contents.has_head),
         dummy_gradients=_dummy_gradients(setting, contents),
-        rotary=_rotary(job, contents),
-        masks=_masks(setting, contents),
-        batch=_batch(job, read=contents.embedding or contents.head),
-        deferred=_deferred(job, architecture, setting) if contents.head else 0,
+        rotary_tables=_rotary(job, contents),
+        causal_mask=_masks(setting, contents),
+        batch_inputs=_batch(job, read=contents.has_embedding or contents.has_head),
+        deferred_logit_gradients=_deferred(job, architecture, setting) if contents.has_head else 0,
         fp8_weights=_fp8_weights(job, setting, contents.tensors),
     )
 
@@ -129,7 +129,7 @@ def _cublas(setting: Setting, contents: ChunkContents, device: Device) -> int:
             total += TE_GROUPED_STREAMS * rounded(te_workspace)
         if setting.sequence_parallel and setting.option("tp_comm_overlap"):
             total += rounded(TE_OVERLAP_STREAMS * te_workspace)
-    if contents.head or not uses_te(setting):  # the output layer's torch.matmul
+    if contents.has_head or not uses_te(setting):  # the output layer's torch.matmul
         torch_workspace = device.cublas_workspace
         if torch_workspace is None:
             torch_workspace = CUBLAS_WORKSPACE if is_old(device.arch) else CUBLAS_WORKSPACE_HOPPER
@@ -173,7 +173,7 @@ def _dummy_gradients(setting: Setting, contents: ChunkContents) -> int:
         return 0
     trained = [t for t, _ in contents.tensors if t.matrix and t.trained]
     fusing_names = ["linear", "output_layer"]
-    if contents.head and not any("output_layer" in t.name for t, _ in contents.tensors):
+    if contents.has_head and not any("output_layer" in t.name for t, _ in contents.tensors):
         fusing_names.append("word_embeddings")
     shapes = {t.shape for name in fusing_names for t in trained if name in t.name}
     element_bytes = DTYPE_BYTES[setting.param_dtype]

@@ -73,7 +73,7 @@ def always(
         else:
             tables_bytes += frequencies_bytes
     batch_bytes = 0
-    if contents.embedding or contents.head:
+    if contents.has_embedding or contents.has_head:
         batch_bytes = sum(rounded(n * tokens) for n in (QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH))
     return (
         ("communication_buffers", gather_buffers * gathered_bytes),
@@ -137,11 +137,11 @@ CODE = OwnCode(
     embedding=embedding_forward,
     head=head_forward,
     setting=setting_of,
-    always=always,
+    side_buffers=always,
     forward_only=first_rows,
     resident=resident,
-    position=lambda job, position: position._replace(forwards_first=job.layout.pipeline_schedule == "gpipe"),
+    position=lambda job, position: position._replace(all_forwards_first=job.layout.pipeline_schedule == "gpipe"),
     remaps=False,
     holds_inputs=False,
-    cut=costed_stages,
+    cut_chunks=costed_stages,
 )

@@ -126,7 +126,7 @@ def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
         message = f"nanotron cuts {len(costs)} layers and the head by their cost, which leaves a pipeline rank empty"
         raise UnsupportedError(message, "use fewer pipeline ranks", "/parallelism/pipeline")
     return tuple(
-        (Chunk(layers=tuple(layers), embedding=number == 0, head=number == rank),)
+        (Chunk(layers=tuple(layers), has_embedding=number == 0, has_head=number == rank),)
         for number, layers in enumerate(layers_of_rank)
     )
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from memcheck.frameworks.megatron.stack import TIMING as MEGATRON
 
-TIMING = MEGATRON._replace(fuses=lambda _job: False)
+TIMING = MEGATRON._replace(fuses_elementwise=lambda _job: False)

@@ -179,7 +179,7 @@ def head_unit(
     root's forward has not used them. ``layers``: bytes that the loss keeps of the layers.
     """
     head = head_of(job, architecture, base, part, gradient_dtype, layers)
-    tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.embedding)
+    tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.has_embedding)
     setting = base._replace(frozen_modules=(*base.frozen_modules, "norm")) if "norm" in job.freeze else base
     _require_head(architecture, head._replace(objective=Objective(), second=None), whole(base), job.framework.name)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
@@ -213,7 +213,7 @@ def head_of(
 
     ``base``, ``part``, ``gradient_dtype``, ``layers``: see :func:`head_unit`.
     """
-    shares_table = is_tied(architecture, base.tensor_parallel) and part.embedding
+    shares_table = is_tied(architecture, base.tensor_parallel) and part.has_embedding
     trained = (base.trained and not is_head_frozen(job, architecture)) or saves_copy(job, HEAD)
     head = _head_modules(job, architecture)._replace(
         tied=shares_table and not saves_copy(job, TABLE, HEAD),

@@ -246,7 +246,7 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     distinct_parts: dict[tuple[bool, bool, frozenset[tuple[tuple[int, bool], int]]], Part] = {}
     for stage in stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
         counts = Counter(layers[stage.first_layer : stage.end_layer])
-        distinct_parts.setdefault((stage.embedding, stage.head, frozenset(counts.items())), stage)
+        distinct_parts.setdefault((stage.has_embedding, stage.has_head, frozenset(counts.items())), stage)
     return max(_state_bytes_of(job, architecture, stage) for stage in distinct_parts.values())
 
 

@@ -63,7 +63,7 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
         instants.insert(0, _instant("load", "matrices in 16 bits that wait to be quantised", unquantised))
     if evaluates:
         engine = engine_of(job, resident.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
-        gathered = engine.live_parameters if engine is not None else 0
+        gathered = engine.gathered_in_forward if engine is not None else 0
         instants.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
     if not loads and not gathers:
         return tuple(instants)
@@ -187,7 +187,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     tape = Tape(autocast=base.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, base)
-    part = Part(0, architecture.num_layers, embedding=True, head=True)
+    part = Part(0, architecture.num_layers, has_embedding=True, has_head=True)
     head = head_of(job, architecture, base, part, gradient_dtype=None, layers=LayersBeforeHead())
     tied = is_tied(architecture, base.tensor_parallel)
     has_end_groups, gathered, flat = ends_have_own_groups(job), 0, 0

@@ -68,15 +68,15 @@ class ModelBuffers:
     def _inputs(self) -> int:
         """Return the bytes of a micro-batch's inputs: token ids, labels, the encoder's input, and pixel values."""
         id_bytes = rounded(self.tokens * ITEM_BYTES["int64"])
-        input_ids = id_bytes if self.part.embedding else 0
-        labels = id_bytes if self.part.head else 0
+        input_ids = id_bytes if self.part.has_embedding else 0
+        labels = id_bytes if self.part.has_head else 0
         total = input_ids + labels
         if self.architecture.encoder is not None:
             from memcheck.frameworks.torch.encoder import encoder_inputs
 
             total += encoder_inputs(self.job, self.architecture, self.architecture.encoder)
         has_tower = self.architecture.vision is not None or self.architecture.others
-        if has_tower and self.part.embedding:
+        if has_tower and self.part.has_embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 
             total += side_buffers(self.architecture, self.setting.param_dtype)
@@ -114,10 +114,10 @@ class ModelBuffers:
         if not self.job.casts_gradients:
             # before 2.15 torch.distributed.pipelining allocates all of them once, for each micro-batch (stage.py)
             stages = self.job.layout.virtual_stages if runs_chunk_by_chunk(self.job) else 1
-            inputs = stages - self.part.embedding
-            gradients = stages - self.part.head
+            inputs = stages - self.part.has_embedding
+            gradients = stages - self.part.has_head
             return [Always("communication_buffers", 0, (inputs + gradients) * self.boundary())]
-        if self.part.head:
+        if self.part.has_head:
             # since then every input is a new tensor, and the losses that the last stage collects refer to all of them
             return [Always("activations", 0, self.boundary())]
         return []
@@ -147,7 +147,7 @@ class ModelBuffers:
         torch does so since 2.15; the micro-batch's backward frees the tensor.
         """
         receives_new_tensor = self.job.layout.pipeline > 1 and self.job.casts_gradients
-        is_middle_stage = not self.part.embedding and not self.part.head
+        is_middle_stage = not self.part.has_embedding and not self.part.has_head
         return self.boundary() if receives_new_tensor and is_middle_stage else 0
 
     def _exchange(self) -> StageExchange:
@@ -156,8 +156,8 @@ class ModelBuffers:
         """
         if self.job.layout.pipeline == 1:
             return NO_EXCHANGE
-        output = 0 if self.part.head else self.boundary()
-        exchange = StageExchange(input_gradient=0 if self.part.embedding else self.boundary())
+        output = 0 if self.part.has_head else self.boundary()
+        exchange = StageExchange(input_gradient=0 if self.part.has_embedding else self.boundary())
         if not self.job.casts_gradients:
             return exchange._replace(output=output)
         # gpipe waits for its sends after the last forward

@@ -41,7 +41,9 @@ def stage_parts(num_layers: int, stages: int, end_layers: tuple[int, int] = (0, 
     stages_found, start = [], 0
     for stage in range(stages):
         end = start + layers_per_stage + (1 if stage < extra else 0) - layers_taken_off[stage]
-        stages_found.append(Part(first_layer=start, end_layer=end, embedding=stage == 0, head=stage == stages - 1))
+        stages_found.append(
+            Part(first_layer=start, end_layer=end, has_embedding=stage == 0, has_head=stage == stages - 1)
+        )
         start = end
     return tuple(stages_found)
 
@@ -174,9 +176,9 @@ def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
         groups.append(
             ProcessGroup(
                 kind="pipeline",
-                local=min(local, layout.pipeline),
+                ranks_in_node=min(local, layout.pipeline),
                 nodes=nodes_of(layout.pipeline, local),
-                collectives=False,
+                uses_collectives=False,
                 peers=neighbours,
             )
         )
@@ -192,12 +194,12 @@ def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
 
 
 def _world_group(layout: Layout) -> ProcessGroup:
-    return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
+    return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, uses_collectives=True)
 
 
 def _has_all_ranks(group: ProcessGroup, layout: Layout) -> bool:
     """Return whether a group has all ranks: it is then the default group, which has its communicator already."""
-    return group.local * group.nodes == layout.world_size
+    return group.ranks_in_node * group.nodes == layout.world_size
 
 
 class AllToAllBuffers(MeshGroups):

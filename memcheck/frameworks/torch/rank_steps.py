@@ -221,8 +221,8 @@ class Steps:
             part = Part(
                 first_layer=part.first_layer,
                 end_layer=part.first_layer + sum(chunk.end_layer - chunk.first_layer for chunk in layers_of_rank),
-                embedding=any(chunk.embedding for chunk in layers_of_rank),
-                head=any(chunk.head for chunk in layers_of_rank),
+                has_embedding=any(chunk.has_embedding for chunk in layers_of_rank),
+                has_head=any(chunk.has_head for chunk in layers_of_rank),
             )
         units = _rank_units(self._units, layers_of_rank)
         buffers = ModelBuffers(job, checked_architecture(job, architecture), part, self._units.base)

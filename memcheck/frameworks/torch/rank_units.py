@@ -61,9 +61,9 @@ def accumulation(job: TrainingJob) -> Accumulation:
     """Return how a job accumulates gradients over micro-batches."""
     engine = engine_code(job.framework)
     dtype = autograd_gradient_dtype(job)
-    if engine is not None and engine.sums_apart(job):
+    if engine is not None and engine.casts_gradients_to_fp32(job):
         dtype = "fp32"
-    saves_inputs = engine is not None and engine.saves_inputs(job)
+    saves_inputs = engine is not None and engine.saves_linear_inputs(job)
     return Accumulation(
         adds_to_existing=adds_gradients(job),
         gradient_dtype=dtype,
@@ -118,7 +118,7 @@ class Units:
         input_grad = self._input_needs_grad(part)
         runs: list[Run] = []
         encoder, table_trained = self.architecture.encoder, input_grad
-        if encoder is not None and part.embedding:
+        if encoder is not None and part.has_embedding:
             from memcheck.frameworks.torch.encoder import encoder_units
 
             encoder_part = encoder_units(
@@ -130,11 +130,11 @@ class Units:
         # the embedding, and towers; text that reads pictures by cross-attention is embedded after they have run
         vision = self.architecture.vision
         crossed = vision is not None and bool(vision.text_layers_that_read_images)
-        if part.embedding and not crossed:
+        if part.has_embedding and not crossed:
             runs.append(Run(self._embedding(part), 1))
-        if part.embedding and vision is None and self.architecture.others:
+        if part.has_embedding and vision is None and self.architecture.others:
             runs += self._idle_units()
-        if vision is not None and part.embedding:
+        if vision is not None and part.has_embedding:
             from memcheck.frameworks.torch.tower_units import side_units
 
             side = side_units(
@@ -152,7 +152,7 @@ class Units:
                 runs.append(Run(self._embedding(part), 1))
             else:
                 input_grad = side.layers_need_input_gradient
-        if encoder is not None and part.embedding:
+        if encoder is not None and part.has_embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
             lookup = decoder_embedding(
@@ -233,14 +233,14 @@ class Units:
         ``input_grad``: the head's input needs a gradient. ``graph``: bytes of the layers' graph that outlive a
         backward.
         """
-        if part.head:
+        if part.has_head:
             states = sum(run.times * run.unit.first_curve.freed_input_bytes for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
         return runs
 
     def _embedding(self, part: Part) -> Unit:
         """Return the unit of the embedding of a rank with this part of the model, which may have the tied head."""
-        tied = part.head and is_tied(self.architecture, self.base.tensor_parallel)
+        tied = part.has_head and is_tied(self.architecture, self.base.tensor_parallel)
         if saves_copy(self.job, TABLE, HEAD):
             tied = False  # peft trains copies of the matrix, which are never tied
         if loss_reduces_head(self.job) and uses_fsdp(self.job):
@@ -290,7 +290,7 @@ class Units:
 
         ``graph``: bytes that outlive the layers' backward. ``states``: bytes of the outputs of all layers.
         """
-        key = (part.embedding, input_grad, graph, states)
+        key = (part.has_embedding, input_grad, graph, states)
         unit = self._ends.get(key)
         if unit is None:
             base, (adds, _, outside, _) = self.base._replace(needs_input_gradient=input_grad), self._added

@@ -58,7 +58,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
     """
     if is_zero3(job):
         companion_job = alone(job, companion)
-        return _engine(job).kept_whole(companion_job, companion_tensors(companion_job))
+        return _engine(job).undivided_model_bytes(companion_job, companion_tensors(companion_job))
     runs = companion.place == "device" or job.framework.own_objectives
     root_stays_gathered = runs and is_wrapped(job, companion) and by_layer(job)
     return _root(job, companion).unsharded_params if root_stays_gathered else 0
@@ -125,7 +125,7 @@ def gathered_whole(job: TrainingJob, companion: Companion) -> int:
 def gathered_by_engine(job: TrainingJob, companion: Companion) -> int:
     """Bytes that DeepSpeed's engine has gathered at once while the companion's forward runs."""
     inside = alone(job, companion)
-    return _engine(job).gathered_at_once(inside, companion_tensors(inside), companion.dtype)
+    return _engine(job).gathered_model_bytes(inside, companion_tensors(inside), companion.dtype)
 
 
 def _engine(job: TrainingJob) -> Engine:

@@ -301,7 +301,7 @@ def resident_states(job: TrainingJob, resident: ResidentTensors) -> ResidentStat
     temporaries = 0 if job.optimizer.in_backward else _temporaries(job, units_and_counts, partition)
     if engine is not None:
         # ZeRO-3 partitions the persistent parameters again before it updates them
-        temporaries += max(0, engine.step_temporaries - engine.persistent)
+        temporaries += max(0, engine.step_temporaries - engine.persistent_params)
     if partition is not None and total.optimizer_states:  # 0 if the states are on the host
         _, states_of_rank = partition
         total = total._replace(optimizer_states=states_of_rank)
@@ -397,10 +397,10 @@ def _components(
             components.append(("gradients" if ddp.are_gradients else "communication_buffers", size))
     if engine is not None:
         components += [
-            ("parameters", engine.persistent),
-            ("master_weights", engine.master),
-            ("gradients", engine.gradients),
-            ("communication_buffers", engine.resident),
+            ("parameters", engine.persistent_params),
+            ("master_weights", engine.fp32_partition_copy),
+            ("gradients", engine.persistent_gradients),
+            ("communication_buffers", engine.from_start),
         ]
     return tuple(components)
 

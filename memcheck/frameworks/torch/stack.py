@@ -86,12 +86,12 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
 
 
 TIMING = Timing(
-    ranks=parts_by_rank,
-    context=lambda _job: "torch",
-    dispatch=lambda _job: "copies",
-    overlaps=overlaps,
-    fuses=lambda job: job.compile,
-    copies_gathered=lambda job: "tensor" in job.framework.parallelism.degrees,
+    layers_by_rank=parts_by_rank,
+    context_kind=lambda _job: "torch",
+    token_dispatch=lambda _job: "copies",
+    overlaps_reduction_and_gather=overlaps,
+    fuses_elementwise=lambda job: job.compile,
+    copies_gathered_states=lambda job: "tensor" in job.framework.parallelism.degrees,
     repeats_kv_heads=lambda _job: False,
     fused_products=lambda _job: "",
     experts_padding=experts_padding,
@@ -321,7 +321,7 @@ def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> t
     stages = pipeline_ranks * (layout.virtual_stages if chunked else 1)
     all_parts = stage_parts(architecture.num_layers, stages, layout.fewer_layers)
     contents = [
-        (part.embedding, part.head, part.first_layer > 0, layers[part.first_layer : part.end_layer])
+        (part.has_embedding, part.has_head, part.first_layer > 0, layers[part.first_layer : part.end_layer])
         for part in all_parts
     ]
     if not chunked:
@@ -454,9 +454,9 @@ def exchanged(job: TrainingJob) -> MeshGroups:
 
 STACK = Stack(
     ranks=ranks,
-    worst=worst,
+    worst_rank=worst,
     states_floor=states_floor,
-    trainable=trainable,
-    exchanges=exchanged,
-    host=HOST,
+    trained_parameters=trainable,
+    process_groups=exchanged,
+    host_memory=HOST,
 )

@@ -437,7 +437,7 @@ def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iter
         placement_of(job),
         frozen_layers(job.freeze),
     )
-    if part.embedding:
+    if part.has_embedding:
         yield embedding_unit_tensors(job, architecture, placement)
     layers = architecture.layers()
     tensors_by_layer: dict[tuple[int, bool], tuple[LocalTensor, ...]] = {}
@@ -449,16 +449,18 @@ def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iter
                 job, layers[index], placement._replace(trained=False) if is_frozen else placement
             )
         yield tensors_by_layer[kind]
-    if part.embedding and (architecture.vision is not None or architecture.others or architecture.encoder is not None):
+    if part.has_embedding and (
+        architecture.vision is not None or architecture.others or architecture.encoder is not None
+    ):
         yield from (as_stored(job, tensors) for tensors in side_tensors(job, architecture))
-    if part.head:
-        yield head_unit_tensors(job, architecture, placement, embeds=part.embedding)
+    if part.has_head:
+        yield head_unit_tensors(job, architecture, placement, embeds=part.has_embedding)
 
 
 def model_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of a whole model that is on one pipeline rank, unit by unit."""
     yield from tensors_of(
-        job, architecture, Part(first_layer=0, end_layer=architecture.num_layers, embedding=True, head=True)
+        job, architecture, Part(first_layer=0, end_layer=architecture.num_layers, has_embedding=True, has_head=True)
     )
 
 

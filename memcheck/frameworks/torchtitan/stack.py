@@ -54,11 +54,11 @@ def fused_products(job: TrainingJob) -> str:
 
 
 TIMING = TORCH._replace(
-    context=context,
-    copies_gathered=is_batched,
+    context_kind=context,
+    copies_gathered_states=is_batched,
     repeats_kv_heads=repeats_kv_heads,
     fused_products=fused_products,
     fused_norms=True,
-    latent_inputs="gathered",
-    float8_tensors=True,
+    latent_input_tokens="gathered",
+    uses_torchao_float8=True,
 )

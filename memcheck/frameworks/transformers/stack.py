@@ -53,4 +53,4 @@ def _sharded(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
 HOST = TORCH._replace(saving=saving)
 
 
-STACK = TORCH_STACK._replace(host=HOST)
+STACK = TORCH_STACK._replace(host_memory=HOST)

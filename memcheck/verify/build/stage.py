@@ -30,11 +30,11 @@ class StageModule(nn.Module):
     def __init__(self, model: nn.Module, part: Part, job: TrainingJob, device: str) -> None:
         super().__init__()
         body = body_of(model)
-        self.embed_tokens = body.embed_tokens if part.embedding else None
+        self.embed_tokens = body.embed_tokens if part.has_embedding else None
         self.layers = nn.ModuleList(body.layers[part.first_layer : part.end_layer])
         self.rotary_emb = body.rotary_emb
-        self.norm = body.norm if part.head else None
-        self.lm_head = head_of(model) if part.head else None
+        self.norm = body.norm if part.has_head else None
+        self.lm_head = head_of(model) if part.has_head else None
         self.job, self.device = job, device
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -139,8 +139,8 @@ def _stage(
         number,
         job.layout.pipeline * job.layout.virtual_stages,
         torch.device(place.device),
-        input_args=ids if part.embedding else states,
-        output_args=logits if part.head else states,
+        input_args=ids if part.has_embedding else states,
+        output_args=logits if part.has_head else states,
         group=mesh["pipeline"].get_group(),
     )
 

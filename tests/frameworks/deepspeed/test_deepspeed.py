@@ -78,16 +78,16 @@ def buffers(stage: int, **changes: Any) -> EngineBuffers:
 
 def test_bucket_sizes_are_elements() -> None:
     """5e8 elements by default; `auto` is what transformers fills in, the hidden size squared."""
-    assert buffers(2).buckets == 1_000_000_000
+    assert buffers(2).gradient_buckets == 1_000_000_000
     auto = (("reduce_bucket_size", "auto"),)
-    assert buffers(2, options=auto).buckets == rounded(2 * 4096 * 4096)
-    assert buffers(0).buckets == 0
+    assert buffers(2, options=auto).gradient_buckets == rounded(2 * 4096 * 4096)
+    assert buffers(0).gradient_buckets == 0
 
 
 @pytest.mark.parametrize("written", [5e7, 50_000_000, "50000000"])
 def test_a_size_may_be_written_in_each_way(written: object) -> None:
     """JSON's 5e7 is a float, YAML's 5e7 without a point a text: what is meant is a whole number of elements."""
-    assert buffers(2, options=(("reduce_bucket_size", written),)).buckets == rounded(2 * 50_000_000)
+    assert buffers(2, options=(("reduce_bucket_size", written),)).gradient_buckets == rounded(2 * 50_000_000)
 
 
 def test_sizes_that_nobody_states_are_deepspeeds() -> None:
@@ -105,87 +105,87 @@ def test_sizes_that_nobody_states_are_deepspeeds() -> None:
 def test_overlapped_reduction_has_two_buckets_and_what_exceeds_one() -> None:
     """The second is filled while the first is reduced; an embedding larger than a bucket waits for the end by itself."""
     found = buffers(2, options=(("overlap_comm", True),))
-    assert found.buckets == 2 * 1_000_000_000
-    assert found.reducing_after == rounded(2 * LARGEST)
+    assert found.gradient_buckets == 2 * 1_000_000_000
+    assert found.copies_after_backward == rounded(2 * LARGEST)
 
 
 def test_fp32_sums_of_stage_1_are_a_whole_model() -> None:
     """BF16_Optimizer keeps them from step to step, undivided."""
     found = buffers(1, options=(("grad_accum_dtype", "fp32"),))
-    assert found.gradients == rounded(4 * P)
-    assert found.buckets == found.partition == 0
-    assert found.all_reduce == rounded(2 * P)  # they are reduced in bf16: a traced backward was 12.3 % higher by it
+    assert found.persistent_gradients == rounded(4 * P)
+    assert found.gradient_buckets == found.partition_gradients == 0
+    assert found.flat_gradients == rounded(2 * P)  # they are reduced in bf16: a traced backward was 12.3 % higher by it
     wide = buffers(1, options=(("grad_accum_dtype", "fp32"), ("communication_data_type", "fp32")))
-    assert wide.all_reduce == rounded(4 * LARGEST)  # each gradient is cast to be added to them
+    assert wide.flat_gradients == rounded(4 * LARGEST)  # each gradient is cast to be added to them
 
 
 def test_without_zero_gradients_are_copied_twice_in_fp32() -> None:
     """FP16_Optimizer casts every gradient, then flattens them; and all-reduces 5e8 elements at a time."""
     found = buffers(0)
     assert found.step_temporaries == 2 * rounded(4 * P)
-    assert found.all_reduce == rounded(2 * 500_000_000)
+    assert found.flat_gradients == rounded(2 * 500_000_000)
     wide = buffers(0, options=(("communication_data_type", "fp32"),))
-    assert wide.all_reduce == rounded(2 * 500_000_000) + rounded(4 * 500_000_000)
+    assert wide.flat_gradients == rounded(2 * 500_000_000) + rounded(4 * 500_000_000)
 
 
 def test_stage_3_keeps_small_parameters_whole() -> None:
     """Those below the persistence threshold, which `auto` makes ten times the hidden size."""
-    assert buffers(3).persistent == rounded(2 * 50_000)
-    assert buffers(3, options=(("stage3_param_persistence_threshold", "auto"),)).persistent == 0
-    assert buffers(3, options=(("stage3_model_persistence_threshold", 10_000),)).persistent == 0
+    assert buffers(3).persistent_params == rounded(2 * 50_000)
+    assert buffers(3, options=(("stage3_param_persistence_threshold", "auto"),)).persistent_params == 0
+    assert buffers(3, options=(("stage3_model_persistence_threshold", 10_000),)).persistent_params == 0
 
 
 def test_stage_3_gathers_no_more_than_may_live() -> None:
     """What is used again within a billion parameters, and the next one: in front of the head, in it, behind it."""
     found = buffers(3)
-    assert found.live_parameters == rounded(2 * (LARGEST + 2 * 250_000_000))
-    assert found.live_head == 2 * 4 * 250_000_000
-    assert found.live_backward == rounded(2 * (LARGEST + 3 * 250_000_000))
+    assert found.gathered_in_forward == rounded(2 * (LARGEST + 2 * 250_000_000))
+    assert found.gathered_in_head == 2 * 4 * 250_000_000
+    assert found.gathered_in_backward == rounded(2 * (LARGEST + 3 * 250_000_000))
     everything = buffers(3, options=(("stage3_max_reuse_distance", 30_000_000_000),))
-    assert everything.live_head == rounded(2 * (P - 50_000))
+    assert everything.gathered_in_head == rounded(2 * (P - 50_000))
 
 
 def test_a_single_rank_gathers_nothing() -> None:
     """Its own partition is what it uses, unless that is on the host."""
     alone = {"layout": Layout(gpus_per_node=1, zero_stage=3)}
     found = buffers(3, **alone)
-    assert found.live_parameters == found.live_head == found.live_backward == 0
-    assert buffers(3, **alone, parameter_offload="cpu").live_backward > 0
+    assert found.gathered_in_forward == found.gathered_in_head == found.gathered_in_backward == 0
+    assert buffers(3, **alone, parameter_offload="cpu").gathered_in_backward > 0
 
 
 def test_stage_3_gathers_a_tensor_that_is_larger_than_what_may_live() -> None:
     """By itself: traced with tables of 5,003 and 3,001 rows and limits below them."""
     limits = (("stage3_max_live_parameters", 0), ("stage3_max_reuse_distance", 0), ("stage3_prefetch_bucket_size", 10))
-    assert buffers(3, options=limits).live_parameters == rounded(2 * LARGEST)
+    assert buffers(3, options=limits).gathered_in_forward == rounded(2 * LARGEST)
 
 
 def test_another_communication_dtype_is_a_copy() -> None:
     """Of a bucket in fp32, or of the largest tensor, which is reduced alone. ZeRO-3's bucket has that dtype itself."""
     fp32 = (("communication_data_type", "fp32"),)
     plain, cast = buffers(2), buffers(2, options=fp32)
-    assert cast.buckets == plain.buckets
-    assert cast.reducing_within - plain.reducing_within == 2_000_000_000
-    assert cast.reducing_after - plain.reducing_after == rounded(4 * LARGEST)
-    assert buffers(3, options=fp32).resident == 2 * buffers(3).resident
+    assert cast.gradient_buckets == plain.gradient_buckets
+    assert cast.copies_in_other_hooks - plain.copies_in_other_hooks == 2_000_000_000
+    assert cast.copies_after_backward - plain.copies_after_backward == rounded(4 * LARGEST)
+    assert buffers(3, options=fp32).from_start == 2 * buffers(3).from_start
 
 
 def test_ranks_that_share_a_sequence_reduce_in_fp32() -> None:
     """``seq_parallel_communication_data_type`` is fp32 unless a config states another."""
     ring = Layout(gpus_per_node=8, data=4, context=2, zero_stage=2, shard_group=8)
-    assert buffers(2, layout=ring).reducing_within - buffers(2).reducing_within == 2_000_000_000
+    assert buffers(2, layout=ring).copies_in_other_hooks - buffers(2).copies_in_other_hooks == 2_000_000_000
 
 
 def test_offloaded_fp32_sums_stay_on_the_gpu() -> None:
     """The partition in which they are summed is made on the accelerator (_build_compact_grad_partition_buffer)."""
     found = buffers(2, optimizer=Optimizer("adamw", "fused", "cpu"), options=(("grad_accum_dtype", "fp32"),))
-    assert found.partition == rounded(4 * -(-P // 8))
+    assert found.partition_gradients == rounded(4 * -(-P // 8))
 
 
 def test_offloaded_gradients_go_through_one_buffer() -> None:
     """Of the largest tensor; nothing of the optimizer's step is left on the GPU."""
     found = buffers(2, optimizer=Optimizer("adamw", "fused", "cpu"))
-    assert found.resident == rounded(2 * LARGEST)
-    assert found.partition == found.step_temporaries == 0
+    assert found.from_start == rounded(2 * LARGEST)
+    assert found.partition_gradients == found.step_temporaries == 0
 
 
 def test_a_norm_is_taken_of_each_tensors_part_in_fp64() -> None:

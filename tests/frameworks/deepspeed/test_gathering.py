@@ -13,7 +13,7 @@ from memcheck.frameworks.deepspeed.gathering import (
     module_units,
 )
 
-PLAIN = GatheredWeight(10, persists=False, is_kept=False)
+PLAIN = GatheredWeight(10, is_never_released=False, autograd_saves_view=False)
 
 
 def unit(*numbers: int, layer: bool = False) -> ModuleUnit:
@@ -22,7 +22,9 @@ def unit(*numbers: int, layer: bool = False) -> ModuleUnit:
 
 
 UNITS = (unit(0), unit(1, layer=True), unit(2, layer=True), unit(3))
-NEXT = GatherLimits(ranks=2, prefetch=0, live=10**9, max_reuse=0, one_by_one=False)
+NEXT = GatherLimits(
+    ranks=2, prefetch_elements=0, max_live_elements=10**9, max_reuse_elements=0, gathers_one_by_one=False
+)
 """Nothing is fetched ahead, and all is let go of at once."""
 
 
@@ -33,48 +35,50 @@ def test_one_module_at_a_time() -> None:
 
 def test_what_is_used_again_soon_stays() -> None:
     """Within thirty elements: the last two modules stay for backward, and the others come alone again."""
-    near = NEXT._replace(max_reuse=30)
+    near = NEXT._replace(max_reuse_elements=30)
     assert gathered((PLAIN,) * 4, UNITS, near, recompute=False) == GatheredMost(20, 20, 10, 10)
-    assert gathered((PLAIN,) * 4, UNITS, NEXT._replace(max_reuse=1000), recompute=False) == GatheredMost(40, 40, 30, 10)
+    assert gathered((PLAIN,) * 4, UNITS, NEXT._replace(max_reuse_elements=1000), recompute=False) == GatheredMost(
+        40, 40, 30, 10
+    )
 
 
 def test_several_come_in_one_buffer() -> None:
     """It is there until the last of them is used, beside their copies: here two such, and the first one's copies. One
     by one each is its own.
     """
-    prefetch = NEXT._replace(prefetch=20)
+    prefetch = NEXT._replace(prefetch_elements=20)
     assert gathered((PLAIN,) * 4, UNITS, prefetch, recompute=False).forward == 60
-    assert gathered((PLAIN,) * 4, UNITS, prefetch._replace(one_by_one=True), recompute=False).forward == 40
+    assert gathered((PLAIN,) * 4, UNITS, prefetch._replace(gathers_one_by_one=True), recompute=False).forward == 40
 
 
 def test_no_more_is_fetched_ahead_than_may_live() -> None:
     """A limit of a single module leaves no room."""
-    prefetch = NEXT._replace(prefetch=20, live=10, one_by_one=True)
+    prefetch = NEXT._replace(prefetch_elements=20, max_live_elements=10, gathers_one_by_one=True)
     assert gathered((PLAIN,) * 4, UNITS, prefetch, recompute=False) == GatheredMost(10, 10, 10, 10)
 
 
 def test_persistent_parameters_are_counted_elsewhere() -> None:
     """They rest on every rank, whole."""
-    stays = PLAIN._replace(persists=True)
+    stays = PLAIN._replace(is_never_released=True)
     assert gathered((stays,) * 4, UNITS, NEXT, recompute=False) == GatheredMost()
 
 
 def test_saved_storages_outlive_their_release() -> None:
     """Of an expert's matrix autograd has saved a view: backward gathers it a second time."""
-    kept = (PLAIN, PLAIN._replace(is_kept=True), PLAIN._replace(is_kept=True), PLAIN)
+    kept = (PLAIN, PLAIN._replace(autograd_saves_view=True), PLAIN._replace(autograd_saves_view=True), PLAIN)
     assert gathered(kept, UNITS, NEXT, recompute=False) == GatheredMost(30, 30, 30, 10)
 
 
 def test_units_in_front_of_what_is_trained_have_no_backward() -> None:
     """What only these would use again is let go of in forward."""
-    far = NEXT._replace(max_reuse=1000)
+    far = NEXT._replace(max_reuse_elements=1000)
     assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, without_backward=2) == GatheredMost(20, 20, 10, 0)
 
 
 def test_recomputed_units_run_twice_in_backward() -> None:
     """Their modules are all used again before the first of them is let go of."""
     layers = (unit(0), unit(1, 2, layer=True), unit(3))
-    near = NEXT._replace(max_reuse=30)
+    near = NEXT._replace(max_reuse_elements=30)
     assert gathered((PLAIN,) * 4, layers, near, recompute=True).backward == 20
 
 
@@ -85,7 +89,7 @@ def test_a_leaf_is_fetched_whole_and_its_distance_counts_all_that_is_beneath_mod
     leaf = ModuleUnit((Module((), (1, 2)),), ((Module((), (1, 2), is_leaf=True),),))
     units = (unit(0), leaf, unit(3))
     assert gathered((PLAIN,) * 4, units, NEXT, recompute=False) == GatheredMost(40, 10, 40, 10)
-    near = NEXT._replace(max_reuse=20)
+    near = NEXT._replace(max_reuse_elements=20)
     assert gathered((PLAIN,) * 4, units, near, recompute=False).head == 30
     apart = (unit(0), unit(1, 2, layer=True), unit(3))
     assert gathered((PLAIN,) * 4, apart, near, recompute=False).head == 10

@@ -15,15 +15,15 @@ def expanded(schedule: Sequence[PassRun]) -> Iterator[Pass]:
     """Every pass of a schedule."""
     for run in schedule:
         for _ in range(run.times):
-            if run.forward is not None:
-                yield Pass(True, run.forward)
-            if run.backward is not None:
-                yield Pass(False, run.backward)
+            if run.forward_chunk is not None:
+                yield Pass(True, run.forward_chunk)
+            if run.backward_chunk is not None:
+                yield Pass(False, run.backward_chunk)
 
 
 def every_pass(place: SchedulePosition, micro_batches: int) -> list[Pass]:
     """Every pass of a step: get_schedule_table, and the warm-up, steady and cool-down loops of schedules.py."""
-    chunks, group = place.chunks, place.group
+    chunks, group = place.chunks_per_rank, place.micro_batches_per_group
     table = [
         chunk
         for start in range(0, micro_batches, group)
@@ -64,23 +64,23 @@ def events(rank: Rank, passes: Sequence[Pass]) -> Iterator[Event]:
     counts = [0] * len(rank.chunks)
     first = True
     for one in passes:
-        counts[one.chunk] -= not one.forward
+        counts[one.chunk] -= not one.is_forward
         live: Counter[str] = Counter()
         for index, (units, count) in enumerate(zip(rank.chunks, counts, strict=True)):
             if index != one.chunk and not (count or first):
                 live["temporaries"] += between(units)
             for unit in units:
                 live.update({name: count * n for name, n in unit.first_curve.saved_components})
-            passes = index == one.chunk and not one.forward
+            passes = index == one.chunk and not one.is_forward
             live["activations"] += (count + passes) * rank.cached_output * (units[-1].kind != "head")
         if not first:
-            live["communication_buffers"] += rank.input_gradient + rank.output_gradient * one.forward
-        live["activations"] += rank.forward_only * one.forward
-        through = _forward if one.forward else _backward
+            live["communication_buffers"] += rank.input_gradient + rank.output_gradient * one.is_forward
+        live["activations"] += rank.forward_only_bytes * one.is_forward
+        through = _forward if one.is_forward else _backward
         for instant, where, components in through(rank, one.chunk, live):
             yield Event(instant, one, tuple(counts), first, where, components)
-        counts[one.chunk] += one.forward
-        first &= one.forward
+        counts[one.chunk] += one.is_forward
+        first &= one.is_forward
 
 
 def between(units: Sequence[Unit]) -> int:
@@ -99,7 +99,7 @@ def _forward(rank: Rank, chunk: int, live: Counter[str]) -> Highs:
         now = (
             live
             + Counter(dict(unit.first_curve.forward_peak.components))
-            + Counter(communication_buffers=extra.forward)
+            + Counter(communication_buffers=extra.forward_bytes)
         )
         yield "loss" if unit.kind == "head" else "forward", f"{unit.first_curve.forward_peak.label} in {unit.name}", now
         live.update(dict(unit.first_curve.saved_components))
@@ -115,7 +115,7 @@ def _backward(rank: Rank, chunk: int, live: Counter[str]) -> Highs:
         now = (
             live
             + Counter(dict(unit.first_curve.backward_peak.components))
-            + Counter(communication_buffers=extra.backward)
+            + Counter(communication_buffers=extra.backward_bytes)
         )
         yield "backward", f"{unit.first_curve.backward_peak.label} in {unit.name}", now
         live["temporaries"] += unit.first_curve.until_backward_ends

@@ -15,7 +15,7 @@ from tests.frameworks.megatron.models import grid, job, llama_8b, setting
 HEADS, KV_HEADS, DIM = 32, 8, 128
 TOKENS = 32768
 """Of the whole sequence."""
-SIDES = AttentionWidths(HEADS, DIM, DIM, expands=False)
+SIDES = AttentionWidths(HEADS, DIM, DIM, expands_kv_gradients=False)
 Q, K, LSE = HEADS * DIM * 2, KV_HEADS * DIM * 2, HEADS * 4
 """Bytes per token."""
 
@@ -69,7 +69,7 @@ def test_a_kernel_that_expands_has_gradients_per_query_head() -> None:
     """FlashAttention's backward writes dK and dV of every query head before it sums those of a group."""
     rows = TOKENS // 8
     ring = attention("p2p", 8)
-    expanding = attention("p2p", 8, sides=SIDES._replace(expands=True))
+    expanding = attention("p2p", 8, sides=SIDES._replace(expands_kv_gradients=True))
     assert expanding.backward_peak.bytes - ring.backward_peak.bytes == 2 * rows * Q
 
 

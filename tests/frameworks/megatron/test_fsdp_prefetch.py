@@ -7,7 +7,7 @@ import pytest
 from memcheck.frameworks.megatron.fsdp import GatheredLayer, _prefetched_bytes
 
 LAYERS = [
-    GatheredLayer(elements=100, parameter=200, gradient=400),
+    GatheredLayer(elements=100, parameter_bytes=200, gradient_bytes=400),
     GatheredLayer(50, 100, 200),
     GatheredLayer(70, 140, 280),
 ]

@@ -35,18 +35,18 @@ def test_a_group_of_all_ranks_is_a_communicator_of_its_own() -> None:
     """create_group makes one also where the default group has the same ranks; the default group only synchronises."""
     found = kinds(job(llama_8b(), grid(8)))
     assert set(found) == {"world", "data", "gradient norm"}
-    assert found["world"].small
-    assert not found["data"].small
+    assert found["world"].connects_one_algorithm
+    assert not found["data"].connects_one_algorithm
     assert group_bytes(found["world"], H100) == 24 * CONNECTION_BYTES < group_bytes(found["data"], H100) / 2
 
 
 def test_numbers_are_summed_over_a_copy_of_the_model_and_over_all_ranks() -> None:
     """Success and norm over tensor times pipeline ranks; the squares over a distributed optimizer instance."""
     found = kinds(job(llama_8b(), grid(8, tensor=2)))
-    assert (found["model"].local, found["model"].nodes) == (2, 1)
-    assert (found["gradient norm"].local, found["gradient norm"].nodes) == (8, 1)
+    assert (found["model"].ranks_in_node, found["model"].nodes) == (2, 1)
+    assert (found["gradient norm"].ranks_in_node, found["gradient norm"].nodes) == (8, 1)
     two = {"num_distributed_optimizer_instances": 2}
-    assert kinds(job(llama_8b(), grid(8, tensor=2), options=two))["gradient norm"].local == 4
+    assert kinds(job(llama_8b(), grid(8, tensor=2), options=two))["gradient norm"].ranks_in_node == 4
     assert "gradient norm" not in kinds(job(llama_8b(), grid(8, tensor=2, zero_stage=0)))
     assert "model" not in kinds(job(llama_8b(), grid(8)))
 
@@ -62,7 +62,7 @@ def test_only_the_all_to_all_dispatcher_connects_every_pair() -> None:
     """2.6 GiB between eight ranks of a node; the default dispatcher gathers over rings."""
     gathered, exchanged = kinds(routed("allgather")), kinds(routed("alltoall"))
     assert "expert" not in gathered
-    assert gathered["expert tokens"].collectives
+    assert gathered["expert tokens"].uses_collectives
     assert exchanged["expert"].peers == 7
     assert group_bytes(exchanged["expert"], H100) == 7 * PEER_CHANNELS * CONNECTION_BYTES
     assert kinds(job(deepseek_v2(), grid(8, expert=8))) == gathered

@@ -54,7 +54,7 @@ def test_layouts_are_read() -> None:
         [(5, 6), (13, 14)],
         [(7, 8), ()],
     ]
-    assert [[(c.embedding, c.head, c.mtp) for c in found[i]] for i in (0, 3)] == [
+    assert [[(c.has_embedding, c.has_head, c.mtp_layers) for c in found[i]] for i in (0, 3)] == [
         [(True, False, 0), (False, False, 0)],
         [(False, False, 0), (False, True, 1)],
     ]
@@ -73,7 +73,7 @@ def in_flight(rank: int, pipeline: int, chunks: int, micro_batches: int, overlap
     """The most forwards ahead of backwards."""
     most = now = 0
     for one in expanded(runs(SchedulePosition(rank, pipeline, chunks, pipeline, overlaps), micro_batches)):
-        now += 1 if one.forward else -1
+        now += 1 if one.is_forward else -1
         most = max(most, now)
     return most
 

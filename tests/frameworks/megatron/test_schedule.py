@@ -86,7 +86,7 @@ def test_runs_say_what_every_event_says(
     counted = highest(rank, every_pass(where, micro_batches))
     found = SchedulePeaks(rank, runs(where, micro_batches))
     tops = dict(found.tops)
-    rests = sum(between(units) for units in rank.chunks) + sum(extras[0].forward for extras in rank.extras)
+    rests = sum(between(units) for units in rank.chunks) + sum(extras[0].forward_bytes for extras in rank.extras)
     assert (tops.pop("init"), tops.pop("optimizer")) == (rests, rests)
     assert tops == {instant: moments[0].bytes for instant, moments in counted.items()}
     for index, (instant, _) in enumerate(found.tops):
@@ -95,7 +95,7 @@ def test_runs_say_what_every_event_says(
             live = {name: n for name, n in moment.live if n}
             assert any(
                 (event.of, event.counts, event.first, event.where)
-                == (at.running, at.counts, at.before_first_backward, moment.operation)
+                == (at.running_pass, at.micro_batches_by_chunk, at.before_first_backward, moment.operation)
                 and {name: n for name, n in event.live.items() if n} == live
                 for event in counted[instant]
             )

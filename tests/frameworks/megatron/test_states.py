@@ -173,12 +173,14 @@ def test_the_heads_gradient_buffer_comes_with_its_product() -> None:
     vocabulary, hidden, tokens = 131072, 1024, 4096
     case = setting(hidden, sequence=tokens, options={"gradient_accumulation_fusion": False})
     plain = megatron_head_curve(MegatronHead(vocabulary, None, tied=False), case)
-    made = megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient="fp32"), case)
+    made = megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient_dtype="fp32"), case)
     assert plain.backward_peak.label == made.backward_peak.label == "gradient of logits"
     assert made.backward_peak.bytes == plain.backward_peak.bytes
     short = case._replace(sequence=64)
     apart, with_buffer = (
-        megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient=d), short).backward_peak.bytes
+        megatron_head_curve(
+            MegatronHead(vocabulary, None, tied=False, main_gradient_dtype=d), short
+        ).backward_peak.bytes
         for d in (None, "fp32")
     )
     assert with_buffer - apart > 3 * vocabulary * hidden
@@ -216,12 +218,12 @@ def test_dummy_gradients_are_one_per_shape() -> None:
         case,
         model,
         setting,
-        ChunkContents(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False),
+        ChunkContents(list(model.layers()), [(t, 1) for t in tensors], has_embedding=False, has_head=False),
     )
     shapes = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
     assert side.dummy_gradients == sum(2 * a * b for a, b in shapes)
     plain = job(model, grid(1), options={"gradient_accumulation_fusion": False})
-    held = ChunkContents(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False)
+    held = ChunkContents(list(model.layers()), [(t, 1) for t in tensors], has_embedding=False, has_head=False)
     assert workspaces(plain, model, megatron_setting(plain, model), held).dummy_gradients == 0
 
 
@@ -232,7 +234,7 @@ def test_dummy_gradients_are_one_per_shape() -> None:
 def test_workspaces_follow_the_gpu(arch: str | None, te: int, cublas: float) -> None:
     """TE's workspace, and torch's for the output layer in the forward and in the autograd thread."""
     model, case = llama_8b(), job(llama_8b(), grid(1))
-    held = ChunkContents([], [], embedding=True, head=True)
+    held = ChunkContents([], [], has_embedding=True, has_head=True)
     side = workspaces(case, model, megatron_setting(case, model), held, Device(arch))
     assert side.cublas == rounded(te) + 2 * cublas
     overlap = job(llama_8b(), grid(2, tensor=2, sequence=True), options={"tp_comm_overlap": True})
@@ -253,7 +255,7 @@ def test_the_global_buffer_is_as_large_as_its_largest_use() -> None:
     """Gathered inputs of the output layer under sequence parallelism, scores of local attention."""
     model = llama_8b()
     case = job(model, grid(4, tensor=4, sequence=True))
-    held = ChunkContents(list(model.layers()), [], embedding=False, head=True)
+    held = ChunkContents(list(model.layers()), [], has_embedding=False, has_head=True)
     assert workspaces(case, model, megatron_setting(case, model), held).global_buffer == 2 * 4096 * 4096
     local = job(model, grid(4, tensor=4, sequence=True), options={"transformer_impl": "local"})
     assert workspaces(local, model, megatron_setting(local, model), held).global_buffer == 2 * 8 * 4096 * 4096

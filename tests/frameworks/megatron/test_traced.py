@@ -52,6 +52,6 @@ def test_forward_ends_with_the_traced_activations(
     rows = batch * sequence // (tensor if parallel else 1)
     final_norm = 2 * 2 * rows * 4096 + 4 * rows
     plan = job(model, grid(tensor, tensor=tensor), micro_batch_size=batch, sequence_length=sequence)
-    side = workspaces(plan, model, config, ChunkContents(list(model.layers()), [], embedding=True, head=True))
-    found = layers * saved + final_norm + side.global_buffer + side.rotary
+    side = workspaces(plan, model, config, ChunkContents(list(model.layers()), [], has_embedding=True, has_head=True))
+    found = layers * saved + final_norm + side.global_buffer + side.rotary_tables
     assert found / MIB == pytest.approx(traced_mib, rel=1e-4)

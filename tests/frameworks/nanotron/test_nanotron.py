@@ -81,7 +81,7 @@ def test_a_pipeline_is_cut_by_cost() -> None:
     narrow, wide = (costed_stages(job_of(pipeline=2, vocab=vocab)) for vocab in (512, 8192))
     assert [len(chunk.layers) for (chunk,) in narrow] == [4, 2]
     assert [len(chunk.layers) for (chunk,) in wide] == [5, 1]
-    assert [(chunk.embedding, chunk.head) for (chunk,) in wide] == [(True, False), (False, True)]
+    assert [(chunk.has_embedding, chunk.has_head) for (chunk,) in wide] == [(True, False), (False, True)]
     with pytest.raises(UnsupportedError):
         costed_stages(job_of(pipeline=4, vocab=262144))
 

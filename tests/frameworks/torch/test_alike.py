@@ -88,7 +88,7 @@ def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
     plan = values("pytorch", {}, training)
     plan["model"] = {"name": "llama-3.2-1b", "overrides": {"num_hidden_layers": count}}
     job = resolve(build_plan(plan), FRAMEWORKS, base_dir=".").job
-    part = Part(0, count, embedding=True, head=True)
+    part = Part(0, count, has_embedding=True, has_head=True)
     found = Units(job, job.architecture, Accumulation(False, None, None), False).runs(part)  # type: ignore[arg-type]
     return found, [unit.name for unit in part_units(job, job.architecture, part)]  # type: ignore[arg-type]
 

@@ -32,7 +32,7 @@ def _always(kind: str, recipe: str) -> int:
     assert isinstance(job, TrainingJob)
     a = job.architecture
     assert isinstance(a, Architecture)
-    part = Part(first_layer=0, end_layer=a.num_layers, embedding=True, head=True)
+    part = Part(first_layer=0, end_layer=a.num_layers, has_embedding=True, has_head=True)
     setting = base_setting(job, a, None)
     assert setting.param_dtype == "bf16"
     return sum(each.bytes for each in ModelBuffers(job, a, part, setting).always())

@@ -98,7 +98,7 @@ def test_dualpipe_holds_both_ends_of_the_model() -> None:
     """Rank 0 embeds, and has the head."""
     layout = Layout(pipeline=2, virtual_stages=2, pipeline_schedule="dualpipe")
     held = [chunk_parts(8, layout, rank) for rank in (0, 1)]
-    assert [(each.first_layer, each.end_layer, each.embedding, each.head) for each in held[0]] == [
+    assert [(each.first_layer, each.end_layer, each.has_embedding, each.has_head) for each in held[0]] == [
         (0, 2, True, False),
         (6, 8, False, True),
     ]

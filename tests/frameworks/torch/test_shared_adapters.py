@@ -19,7 +19,9 @@ def gaps(name: str) -> list[float]:
 def test_each_layer_of_a_shared_block_has_adapters() -> None:
     """As many adapters as peft makes: each hybrid layer's own, and idle ones of the other layers' low-rank pairs."""
     request = request_of(NAME, plans()[NAME])
-    units = part_units(request.job, request.architecture, Part(first_layer=0, end_layer=4, embedding=True, head=True))
+    units = part_units(
+        request.job, request.architecture, Part(first_layer=0, end_layer=4, has_embedding=True, has_head=True)
+    )
     found = [[t for t in unit.tensors if ".lora_" in t.name] for unit in units]
     assert [len(tensors) for tensors in found] == [0, 4, 26, 4, 26, 0]
     assert sum(t.numel for tensors in found for t in tensors) == 2_155_008
