@@ -23,9 +23,8 @@ from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.finding import Finding
 from memcheck.plan.read import read_plan
-from memcheck.rules.governance import Governance
 from memcheck.rules.run import check_layout, make_context, rules_for
-from memcheck.rules.types import LockedLimits, located
+from memcheck.rules.types import Governance, LockedLimits, located
 
 Plan = dict[str, Any]
 EXAMPLES = Path(__file__).parent.parent / "docs" / "rules" / "examples"

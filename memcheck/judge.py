@@ -225,7 +225,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         answer = with_longest(context, answer)
     context = context._replace(estimate=answer)
     if gate.hours:
-        from memcheck.rules.governance import gpu_hours
+        from memcheck.rules.mem605_too_many_gpu_hours import gpu_hours
 
         result = result._replace(gpu_hours=gpu_hours(context))
     if gate.grounds is not None:

@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 
+from memcheck.edge.json_text import read_own_json
 from memcheck.edge.opener import is_folder, is_inside, read_start, real_path, repository
-from memcheck.edge.own_json import read_own_json
 from memcheck.edge.screen import whole_number
 from memcheck.errors import MemcheckError, closest
 from memcheck.plan.compose import Composer

@@ -17,7 +17,7 @@ from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, Instant, Pools, RankEstimate, TensorGroup
 from memcheck.cli.judging import FileVerdict, Gates
 from memcheck.config.find import Gate, PlanFile
-from memcheck.edge import opener, own_json
+from memcheck.edge import json_text, opener
 from memcheck.edge.opener import digest, heard, holds, is_inside, listen, repository
 from memcheck.job.types import Assumption, Ground
 from memcheck.plan.finding import Edit, FileEdits, Finding, Location, Remedy, Span
@@ -281,7 +281,7 @@ class Verdicts:
             return None
 
         try:
-            notes, extra, results = own_json.parsed(text)
+            notes, extra, results = json_text.parsed(text)
             if holds(notes):
                 found = read(results), extra
                 self._count(notes)
@@ -298,7 +298,7 @@ class Verdicts:
 
         text = written(results)
         if text is not None:
-            keep(self._folder, name, f"[{own_json.written(notes)},{own_json.written(extra)},{text}]")
+            keep(self._folder, name, f"[{json_text.written(notes)},{json_text.written(extra)},{text}]")
             self._count(notes)
 
     def _count(self, notes: list[Note]) -> None:
@@ -321,7 +321,7 @@ class Verdicts:
         if text is None:
             return None
         try:
-            notes, told = own_json.parsed(text)
+            notes, told = json_text.parsed(text)
             return told if holds(notes) else None
         except (TypeError, ValueError, KeyError, RecursionError, StopIteration):
             return None
@@ -331,7 +331,7 @@ class Verdicts:
         if self._folder is None or self._answers is None or len(self._answers) > MOST_RUN_NOTES:
             return
         notes = [[*asked, answer] for asked, answer in self._answers.items()]
-        keep(self._folder, name, own_json.written([notes, told]), LARGEST_RUN)
+        keep(self._folder, name, json_text.written([notes, told]), LARGEST_RUN)
         self._grows = self._has_runs = True
 
     def close(self) -> None:
@@ -464,8 +464,8 @@ FIELDS: dict[type, dict[str, Any]] = {
 def written(results: list[PlanResult]) -> str | None:
     """The results as one line of JSON; None where they would not come back as they are."""
     try:
-        text = own_json.written(_with_files(results))
-        again = read(own_json.parsed(text))
+        text = json_text.written(_with_files(results))
+        again = read(json_text.parsed(text))
         one, other = (repr([each._replace(sources={}) for each in those]) for those in (again, results))
         same = one == other and all(a.sources == dict(b.sources) for a, b in zip(again, results, strict=True))
     except (TypeError, ValueError, RecursionError, IndexError):

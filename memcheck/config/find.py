@@ -28,8 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
-    from memcheck.rules.governance import Governance
-    from memcheck.rules.types import RuleContext
+    from memcheck.rules.types import Governance, RuleContext
 
 
 class ConfigHardware(Record):

@@ -17,7 +17,7 @@ from memcheck.errors import ConfigurationError, MemcheckError, UsageError, close
 from memcheck.plan.finding import SEVERITIES
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules import PROFILES
-from memcheck.rules.governance import Governance
+from memcheck.rules.types import Governance
 
 OPERATORS = {
     "==": operator.eq,

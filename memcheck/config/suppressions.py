@@ -20,7 +20,7 @@ from memcheck.rules.registry import RULES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.rules.governance import Governance
+    from memcheck.rules.types import Governance
 
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*memcheck: ignore\b(?P<rest>.*?)\s*(?=\s#\s*memcheck: ignore\b|$)")

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any
 
 from memcheck.configs.types import AdapterKeys, KeyRow
-from memcheck.edge.own_json import read_own_json
+from memcheck.edge.json_text import read_own_json
 from memcheck.record import Record
 
 FOLDER = os.path.join(os.path.dirname(__file__), "keys")

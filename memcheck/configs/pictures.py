@@ -16,7 +16,6 @@ NUMBER = f"{IMAGES}.per_sample"
 FILL = "fill"
 """``per_sample`` of as many pictures as a sequence holds."""
 STATED = "--images"
-HELP = "state them: --images 'per_sample: 1, width: 1280, height: 720'"
 FILLED = "estimated with as many pictures as fill the sequence, an upper bound; --images states what a sample has"
 DATA_WORDS = frozenset(
     (

@@ -58,7 +58,6 @@ def recognise(config: ConfigFile) -> str:
     return ""
 
 
-_MEGATRON = "Megatron's parallelism (mcore_adapter, Megatron-Bridge)"
 OLD_PIXELS = "image_resolution"
 
 

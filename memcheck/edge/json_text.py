@@ -1,21 +1,60 @@
-"""Values as JSON that survives every reader of lines, terminals and logs on its way.
+"""JSON without ``json``, which brings the pattern engine along: as much again as a check takes to judge a plan.
 
-The text is that of ``json``, whose import brings the pattern engine along and takes longer than to write a report.
+Own files, shipped with the package or kept, are read and written: nothing in them is hostile, and nothing is explained.
+Values for others are written so that they survive every reader of lines, terminals and logs on their way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 try:
     from _json import encode_basestring as _quoted
     from _json import encode_basestring_ascii as _quoted_ascii
     from _json import make_encoder as _encoder
+    from _json import make_scanner as _scanner
 except ImportError:  # another interpreter than CPython
     from json.encoder import encode_basestring as _quoted
     from json.encoder import encode_basestring_ascii as _quoted_ascii
 
-    _encoder = None  # type: ignore[assignment,misc]
+    _scanner = _encoder = None  # type: ignore[assignment,misc]
+
+
+class _Usual:
+    """How ``json.loads`` reads: the attributes that the scanner asks for."""
+
+    strict = True
+    object_hook = object_pairs_hook = parse_constant = None
+    parse_float, parse_int = float, int
+
+
+def read_own_json(path: str) -> Any:
+    """The value in a file of the package, in UTF-8."""
+    with open(path, encoding="utf-8") as file:
+        return parsed(file.read())
+
+
+def parsed(text: str) -> Any:
+    """The value of a text; raises ValueError or StopIteration where it is no JSON."""
+    if _scanner is None:
+        import json
+
+        return json.loads(text)
+    return _scanner(_Usual)(text, 0)[0]  # type: ignore[arg-type]
+
+
+def written(value: object) -> str:
+    """The text of a value, in ASCII and without blanks; raises TypeError or ValueError for what JSON does not have."""
+    if _encoder is None:
+        import json
+
+        return json.dumps(value, separators=(",", ":"))
+    return "".join(_encoder({}, _refused, _quoted_ascii, None, ":", ",", False, False, True)(value, 0))
+
 
 COMMAND = r"##(?=[A-Za-z]*\[)"
 """The start of a CI runner's command, which counts wherever it stands in a line."""

@@ -26,7 +26,6 @@ ENGINE_KEYS = (
 OWN_KEYS = ("batch_size", "context_length", "chunk")
 """Keys of a plan without an engine."""
 CACHES = ("auto", "bf16", "fp8")
-WEIGHTS = ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4")
 
 
 def stray_keys(stated: InferenceSpec, parallelism: ParallelismSpec) -> tuple[JobProblem, ...]:

@@ -65,7 +65,6 @@ FILE_NAMES = {
     "megatron": "megatron_args.sh",
 }
 """What an exported config is usually called."""
-LENGTH = "training.sequence_length"
 PLAIN = Screen()
 
 

@@ -55,7 +55,6 @@ MAIN = frozenset(
 )
 """Fields that are shown at once; the others are shown on demand."""
 ADAPTED = ("lora", "qlora")
-ROUGH = "model.rough"
 UNITS = (("_length", "tokens"), ("_gib", "GiB"), ("_bytes", "bytes"), ("_tflops", "TFLOPS"), ("_gbs", "GB/s"))
 """The unit of a key, by how the key ends."""
 GPU = "hardware.gpu"

@@ -25,7 +25,7 @@ import os
 from collections.abc import Mapping
 
 from memcheck.accounts.estimate import Pools
-from memcheck.edge.own_json import read_own_json
+from memcheck.edge.json_text import read_own_json
 from memcheck.frameworks.torch.data_parallel import uses_flat_parameters
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.job.versions import ends_apart

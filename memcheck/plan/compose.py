@@ -457,9 +457,6 @@ def _not_a_mapping(key_event: Any, place: Any) -> ComposeProblem:
     )
 
 
-_KNOWN = "tag:yaml.org,2002:"
-
-
 def tagged(event: Any) -> tuple[object, ComposeProblem | None]:
     """Return the value of a tagged scalar; with a problem, its text."""
     tag, text = shown_tag(event.tag), event.value

@@ -9,8 +9,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from memcheck.edge.json_text import read_own_json
 from memcheck.edge.lookalikes import skeleton
-from memcheck.edge.own_json import read_own_json
 from memcheck.plan.schema import conforms, flow, listed, load_schema, schema_of, shorten
 from memcheck.record import Record
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from memcheck.edge.own_json import read_own_json
+from memcheck.edge.json_text import read_own_json
 from memcheck.plan.finding import Location
 from memcheck.plan.places import Document
 

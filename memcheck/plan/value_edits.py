@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from memcheck.edge.own_json import written
+from memcheck.edge.json_text import written
 from memcheck.plan.finding import Edit, Span
 from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents

@@ -55,7 +55,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     except UnsupportedError as error:
         yield RULE.finding(context, f"{most}, and a step has no time: {error.message}", pointer, help=error.help)
         return
-    hours = training.steps * seconds * context.layout.world_size / 3600
+    hours = _hours(context, training.steps, seconds)
     if hours > governance.max_gpu_hours:
         yield RULE.finding(
             context,
@@ -64,6 +64,21 @@ def check(context: RuleContext) -> Iterator[Finding]:
             pointer,
             help="take fewer steps, or search for a faster layout: `memcheck suggest --goal throughput`",
         )
+
+
+def gpu_hours(context: RuleContext) -> float | None:
+    """Steps x seconds of a step x GPUs; None without ``training.steps``, or where a step has no modelled time."""
+    job, training = context.training, context.plan.training
+    if job is None or training is None or training.steps is None:
+        return None
+    try:
+        return _hours(context, training.steps, step_time(job, context.resolved.gpu).seconds)
+    except UnsupportedError:
+        return None
+
+
+def _hours(context: RuleContext, steps: int, seconds: float) -> float:
+    return steps * seconds * context.layout.world_size / 3600
 
 
 RULE = Rule(

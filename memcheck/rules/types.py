@@ -19,10 +19,6 @@ from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
 from memcheck.rules import GATE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from memcheck.rules.governance import Governance
-
 
 def place(document: Document, pointer: str) -> Location:
     """Return a location on one line: the value if it fits on one, else its key, else the nearest key above that is
@@ -62,6 +58,33 @@ def is_written(document: Document, pointer: str) -> bool:
     """
     mark = document.marks.get(pointer)
     return mark is not None and (mark.key is not None or mark.used_at is not None)
+
+
+DEFAULT_LOCKED_RULES = ("MEM1", "MEM6")
+"""Memory and policy: what a comment in a plan may not hide under ``locked``."""
+
+
+class Governance(Record):
+    """The table ``[policy]`` of a configuration. None, and an empty list, means: not laid down."""
+
+    locked: bool = False
+    """Plans may be stricter than the configured limits and overhead, and no milder."""
+    locked_rules: tuple[str, ...] = DEFAULT_LOCKED_RULES
+    """Codes, or prefixes of codes, that no comment hides while ``locked``."""
+    allowed_gpus: tuple[str, ...] = ()
+    """Names of GPUs, as the catalog or the plans have them; ``*`` stands for anything."""
+    max_gpus: int | None = None
+    max_gpu_hours: float | None = None
+    forbid_suppressions: bool = False
+    """Whether no comment may hide a finding."""
+    require_interval: bool = False
+    """The upper end of the 95 % interval has to fit, too."""
+    forbid_unseen: bool = False
+    """No folder that a search leaves out may hold a plan."""
+
+    def locks(self, code: str) -> bool:
+        """Whether no comment may hide findings of a rule."""
+        return self.forbid_suppressions or (self.locked and code.startswith(self.locked_rules))
 
 
 class LockedLimits(Record):

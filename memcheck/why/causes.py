@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.edge.screen import value
 from memcheck.errors import MemcheckError
 from memcheck.job.types import InferenceJob, TrainingJob
@@ -268,11 +269,15 @@ class PlanComparison:
             f"As predicted: the plan {verb} {size(e.needed_bytes)} and the GPU gives {size(given)}. "
             f"The highest moment is {e.instant}, {e.operation}.{self._died_later()}{there}"
         )
+        return self._at_peak(e, AS_PREDICTED, certainty, text, {})
+
+    def _at_peak(self, e: Estimate, id: str, certainty: str, text: str, changes: dict[str, Any]) -> Cause:
+        """A cause for which the plan has this estimate: the run died at its peak."""
         return Cause(
-            id=AS_PREDICTED,
+            id=id,
             certainty=certainty,
             text=text,
-            changes={},
+            changes=changes,
             instant=e.instant,
             pipeline_rank=e.pipeline_rank,
             predicted_bytes=e.allocated_bytes,
@@ -300,16 +305,7 @@ class PlanComparison:
             )
             text += f" The plan needs {size(needed)}." if sure else ""
             memory = {"hardware.gpu": {"name": self.subject.gpu.name, "memory_gib": round(total.bytes / 2**30, 2)}}
-            yield Cause(
-                id=SMALLER_CARD,
-                certainty=LIKELY if sure else POSSIBLE,
-                text=text,
-                changes=memory,
-                instant=e.instant,
-                pipeline_rank=e.pipeline_rank,
-                predicted_bytes=e.allocated_bytes,
-                lines=self.lines,
-            )
+            yield self._at_peak(e, SMALLER_CARD, LIKELY if sure else POSSIBLE, text, memory)
         if self.growth:
             text = f"Memory rose by {size(self.growth)} over steps that the plan takes as alike."
             yield Cause(
@@ -326,16 +322,7 @@ class PlanComparison:
                 f"Something else holds {size(self.foreign)} of the GPU. The plan needs {size(needed)}, "
                 f"and {size(max(0, self.available))} are left for it."
             )
-            yield Cause(
-                id=OTHER_PROCESS,
-                certainty=LIKELY if sure else POSSIBLE,
-                text=text,
-                changes={},
-                instant=e.instant,
-                pipeline_rank=e.pipeline_rank,
-                predicted_bytes=e.allocated_bytes,
-                lines=self.lines,
-            )
+            yield self._at_peak(e, OTHER_PROCESS, LIKELY if sure else POSSIBLE, text, {})
         if is_fragmented(self.message) and unused is not None and self.tried is not None:
             within = self.floor is not None and self.floor <= e.allocated_bytes * (1 + CLOSE)
             within = within and unused.bytes > LARGE_PART / 2 * self.total
@@ -345,16 +332,7 @@ class PlanComparison:
             )
             change = {"training.expandable_segments": True} if isinstance(self.job, TrainingJob) else {}
             usable = change if not getattr(self.job, "expandable_segments", True) else {}
-            yield Cause(
-                id=FRAGMENTATION,
-                certainty=LIKELY if within else POSSIBLE,
-                text=text,
-                changes=usable,
-                instant=e.instant,
-                pipeline_rank=e.pipeline_rank,
-                predicted_bytes=e.allocated_bytes,
-                lines=self.lines,
-            )
+            yield self._at_peak(e, FRAGMENTATION, LIKELY if within else POSSIBLE, text, usable)
 
     def _repriced(self) -> tuple[list[Cause], list[Excluded]]:
         """Candidates that close the gap, the best supported first, and those that do not."""
@@ -379,21 +357,7 @@ class PlanComparison:
             score = support(self.observed, self.estimate, e)
             needs = f"With {_told(changes)} the plan needs {size(e.needed_bytes)}"
             text = f"{why} {needs}, and the GPU gives {size(self.available)}."
-            found.append(
-                (
-                    score,
-                    Cause(
-                        id=id,
-                        certainty=POSSIBLE,
-                        text=text,
-                        changes=changes,
-                        instant=e.instant,
-                        pipeline_rank=e.pipeline_rank,
-                        predicted_bytes=e.allocated_bytes,
-                        lines=self.lines,
-                    ),
-                )
-            )
+            found.append((score, self._at_peak(e, id, POSSIBLE, text, changes)))
         found.sort(key=lambda row: -row[0])
         best: dict[str, tuple[float, Cause]] = {}
         for score, cause in found:

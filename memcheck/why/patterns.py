@@ -33,7 +33,6 @@ UNIT = r" ?([KMGTP]i?B?\b|[Bb]ytes|B\b|kB\b)"
 SIZE = NUMBER + UNIT
 BYTES = r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,20})(?![0-9])()"
 """A count of bytes without a unit, or with one in the words around it."""
-GAP = r".{0,200}?"
 
 
 class Clause(Record):

@@ -23,7 +23,6 @@ from memcheck.why.evidence import LIKELY, POSSIBLE, TYPES, Figure, TensorReading
 
 OLD_ROUND = 2**17
 """Segments of torch 1.0 and older are multiples of 128 KiB (``kRoundLarge`` in ``THCCachingAllocator.cpp``)."""
-MIB = 2**20
 
 LOGITS, SCORES, MASK = "logits", "scores", "mask"
 WEIGHT, UNIT, STATES, CACHE, SORT, BUCKET = "weight", "unit", "states", "cache", "sort", "bucket"

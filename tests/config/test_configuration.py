@@ -12,7 +12,7 @@ import pytest
 from memcheck.config.find import ConfigHardware, Configurations, Settings
 from memcheck.config.read import READERS
 from memcheck.errors import ConfigurationError
-from memcheck.rules.governance import Governance
+from memcheck.rules.types import Governance
 
 EVERYTHING = """\
 paths = ["plans", "../more"]

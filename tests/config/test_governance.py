@@ -12,7 +12,7 @@ from memcheck.config.read import read_settings
 from memcheck.errors import ConfigurationError
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Finding
-from memcheck.rules.governance import Governance
+from memcheck.rules.types import Governance
 
 PLAN = """memcheck: 1{mark}
 model: llama-3.1-8b

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.edge.own_json import read_own_json
+from memcheck.edge.json_text import read_own_json
 from memcheck.plan.schema import schema_path
 
 SCRIPT = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.names import UnknownNameError, find_gpu
-from memcheck.edge.own_json import read_own_json
+from memcheck.edge.json_text import read_own_json
 from memcheck.plan.foreign import INSTANCES, KEY, meanings
 from memcheck.plan.schema import branches, load_schema
 from tests.plan.samples import SMALL, findings

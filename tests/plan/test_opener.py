@@ -284,7 +284,7 @@ OWN = {
     "edge/imports.py": "bytecode, which is part of the package",
     "edge/opener.py": "opens every other file",
     "edge/screen.py": "the null device, in place of a stream that is closed",
-    "edge/own_json.py": "measured tables and the schema, which are part of the package",
+    "edge/json_text.py": "measured tables and the schema, which are part of the package",
     "live/server.py": "the page, which is part of the package",
     "report/html/shell.py": "the style sheet, which is part of the package",
 }

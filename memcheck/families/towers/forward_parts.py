@@ -25,11 +25,6 @@ def unused_post_layernorm(ctx: Context, x: Value) -> None:
     ctx.extra_outputs.append(ctx.tape.value(x.shape, dtype, "post_layernorm"))
 
 
-def tensor_ending_in(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
-    """Return the first tensor whose path ends with ``ending``."""
-    return next(t for t in tensors if t.name.endswith(ending))
-
-
 def cast_pixel_values(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
     """Return ``pixel_values`` in ``dtype``: FSDP's cast where it has made one in that dtype, otherwise a new copy."""
     given = ctx.pixel_values

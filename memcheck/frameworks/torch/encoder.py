@@ -23,9 +23,6 @@ from memcheck.models.encoder import Encoder, Words
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.record import Record
 
-ADDED = ("shared", "shared-zeros")
-"""Kinds of position bias that the first layer of the stack computes, and that later layers add."""
-
 
 class EncoderUnits(Record):
     """The units of an encoder."""

@@ -12,7 +12,7 @@ import os
 from functools import lru_cache
 
 from memcheck.catalog.names import Gpu
-from memcheck.edge.own_json import read_own_json
+from memcheck.edge.json_text import read_own_json
 from memcheck.job.engines.types import Captures, EngineSettings
 from memcheck.models.module_types import Attention, LatentAttention, Mixer
 from memcheck.models.types import Architecture
