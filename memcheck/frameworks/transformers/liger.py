@@ -95,24 +95,25 @@ def liger_of(job: TrainingJob, architecture: Architecture) -> Patched | None:
     return FAMILIES[architecture.model_type]._replace(**replaced)
 
 
-def gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> tuple[Value, Value]:
-    """Compute gate and up projections, each contiguous, [tokens, width].
+def glu(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> Value:
+    """Compute the gated product of a feed-forward network with Liger's kernel, [tokens, width].
 
-    The halves of a fused matrix are copied; the module's variables (``variables``) keep the fused output alive.
+    The kernel reads contiguous tensors, so that the halves of a fused matrix are copied. ``variables``: of the module's
+    forward, which keep the fused output alive.
     """
     tape = ctx.tape
     if not mlp.fused_gate_up:
-        gate_matrix, up_matrix = linear_tensors(mlp.tensors)[:2]
-        return matrix(ctx, mlp, x, gate_matrix), matrix(ctx, mlp, x, up_matrix)
+        gate_tensor, up_tensor = linear_tensors(mlp.tensors)[:2]
+        return _glu_kernel(tape, matrix(ctx, mlp, x, gate_tensor), matrix(ctx, mlp, x, up_tensor))
     tensor = linear_tensors(mlp.tensors)[0]
-    gate_and_up_out = linear(tape, x, ctx.weights(tensor, mlp.bias, adaptable=mlp.adaptable), tensor.name)
-    half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
-    gate, up = tape.views(gate_and_up_out, half, half)
+    gate_and_up = linear(tape, x, ctx.weights(tensor, mlp.bias, adaptable=mlp.adaptable), tensor.name)
+    half = (*gate_and_up.shape[:-1], gate_and_up.shape[-1] // 2)
+    gate, up = tape.views(gate_and_up, half, half)
     variables.append(gate)
-    return copy(tape, gate, "contiguous"), copy(tape, up, "contiguous")
+    return _glu_kernel(tape, copy(tape, gate, "contiguous"), copy(tape, up, "contiguous"))
 
 
-def glu(tape: Tape, gate: Value, up: Value) -> Value:
+def _glu_kernel(tape: Tape, gate: Value, up: Value) -> Value:
     """Replay LigerSiLUMulFunction or LigerGELUMulFunction, which keep gate and up and write their gradients over them.
 
     ``gate``, ``up``: [tokens, width], contiguous (``ensure_contiguous`` copies strided halves).

@@ -72,75 +72,97 @@ def _xielu(ctx: Context, mlp: Mlp, x: Value) -> Value:
     return where(tape, positive, positive_branch, negative_branch)
 
 
-def mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
+def mlp(ctx: Context, module: Mlp, x: Value) -> Value:
     """Run a dense feed-forward network: gate, up and down projections (LlamaMLP), or up and down.
 
     ``x``: [tokens, hidden]; so is what is returned. Between them are tensors of [tokens, width / tp].
-    ``module_variables`` lists what the module's forward names, which lives until the module returns.
     """
     tape = ctx.tape
-    tensors = linear_tensors(mlp.tensors)
     x = enter_tensor_parallel(ctx, x)
-    module_variables = [x] if mlp.gated else []  # of the module's forward: its argument, to its end
+    variables = [x] if module.gated else []  # of the module's forward, which live until it returns
     if ctx.setting.liger is not None and ctx.setting.liger.glu:
-        from memcheck.frameworks.transformers.liger import gate_and_up, glu
+        from memcheck.frameworks.transformers.liger import glu
 
-        gate, up = gate_and_up(ctx, mlp, x, module_variables)
-        del x
-        inner = glu(tape, gate, up)
-        del gate, up
-    elif mlp.gated and mlp.fused_gate_up:
-        gate_and_up_out = linear(tape, x, ctx.weights(tensors[0], mlp.bias, adaptable=mlp.adaptable), tensors[0].name)
-        half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
-        gate, up = tape.views(gate_and_up_out, half, half)
-        del gate_and_up_out, x
-        inner = clamped(tape, mlp, gate, up) if mlp.clamp else mul(tape, up, activation(tape, gate, mlp.activation))
-        module_variables.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
-        del gate, up
-    elif mlp.gated and mlp.clamp:
-        inner = _clamped_gate_and_up(ctx, mlp, x, module_variables)
-    elif mlp.gated:
-        gate = matrix(ctx, mlp, _contiguous(tape, mlp, x), tensors[0])
-        if isinstance(mlp, SparseGemmaMlp):
-            gate = _keep_largest(tape, gate)
-        activated = activation(tape, scale(tape, gate) if isinstance(mlp, FalconH1Mlp) else gate, mlp.activation)
-        module_variables += [gate] if isinstance(mlp, GemmaMlp) else []
-        del gate
-        up = matrix(ctx, mlp, _contiguous(tape, mlp, x), tensors[1])
-        del x
-        inner = mul(tape, activated, up)
-        if isinstance(mlp, (T5Mlp, GemmaMlp)):
-            module_variables += [activated, up]  # `hidden_gelu`, `hidden_linear`
-        del activated, up
+        inner = glu(ctx, module, x, variables)
+    elif not module.gated:
+        inner = _activated_up(ctx, module, x)
+    elif module.fused_gate_up:
+        inner = _fused_gate_and_up(ctx, module, x, variables)
+    elif module.clamp:
+        inner = _clamped_gate_and_up(ctx, module, x, variables)
     else:
-        up = linear(tape, x, ctx.weights(tensors[0], mlp.bias, adaptable=mlp.adaptable), tensors[0].name)
-        if mlp.inline:
-            x.storage = None
-        inner = _xielu(ctx, mlp, up) if mlp.activation == "xielu" else activation(tape, up, mlp.activation)
-        if isinstance(mlp, NestedMlp):
-            x.storage = None
-        del up, x
-    inner = _after_activation(ctx, mlp, inner)
-    if isinstance(mlp, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
-        inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
-    down = _with_copied_gradient(ctx, mlp, matrix(ctx, mlp, inner, tensors[-1], bias=isinstance(mlp, DownBiasMlp)))
+        inner = _gate_and_up(ctx, module, x, variables)
+    del x
+    inner = _after_activation(ctx, module, inner)
+    down_tensor = linear_tensors(module.tensors)[-1]
+    if isinstance(module, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
+        inner = cast(tape, inner, ctx.dtype_of(down_tensor.name))
+    down = matrix(ctx, module, inner, down_tensor, bias=isinstance(module, DownBiasMlp))
+    if isinstance(module, CopiedGradientMlp):  # the gradient of the output lies apart in memory
+        down = gradient_copied(tape, down, adapted=ctx.setting.adapter is not None)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
-    if isinstance(mlp, FalconH1Mlp):
+    if isinstance(module, FalconH1Mlp):
         down = scale(tape, down, "multiplier")
-    del module_variables, inner
-    return dropout(tape, down, mlp.dropout)
+    del variables, inner
+    return dropout(tape, down, module.dropout)
+
+
+def _activated_up(ctx: Context, module: Mlp, x: Value) -> Value:
+    """Compute the activated up projection of a network without a gate, [tokens, width].
+
+    ``x`` loses its storage where the layer's forward assigns its name again: before the activation (``inline``), or
+    when a module that contains the activation returns (``NestedMlp``).
+    """
+    tensor = linear_tensors(module.tensors)[0]
+    up = linear(ctx.tape, x, ctx.weights(tensor, module.bias, adaptable=module.adaptable), tensor.name)
+    if module.inline:
+        x.storage = None
+    is_xielu = module.activation == "xielu"
+    inner = _xielu(ctx, module, up) if is_xielu else activation(ctx.tape, up, module.activation)
+    if isinstance(module, NestedMlp):
+        x.storage = None
+    return inner
+
+
+def _fused_gate_and_up(ctx: Context, module: Mlp, x: Value, variables: list[Value]) -> Value:
+    """Compute the gated product of the halves of one projection, [tokens, width] (modeling_phi3.py, Phi3MLP).
+
+    ``variables``: of the module's forward, to which this adds: ``gate``, a view, keeps its name.
+    """
+    tape, tensor = ctx.tape, linear_tensors(module.tensors)[0]
+    gate_and_up = linear(tape, x, ctx.weights(tensor, module.bias, adaptable=module.adaptable), tensor.name)
+    half = (*gate_and_up.shape[:-1], gate_and_up.shape[-1] // 2)
+    gate, up = tape.views(gate_and_up, half, half)
+    variables.append(gate)
+    if module.clamp:
+        return clamped(tape, module, gate, up)
+    return mul(tape, up, activation(tape, gate, module.activation))
+
+
+def _gate_and_up(ctx: Context, module: Mlp, x: Value, variables: list[Value]) -> Value:
+    """Compute the gated product of two projections, [tokens, width].
+
+    ``variables``: of the module's forward, to which this adds what Gemma and T5 name: ``hidden_gelu`` and
+    ``hidden_linear``, and Gemma's gate.
+    """
+    tape = ctx.tape
+    gate_tensor, up_tensor = linear_tensors(module.tensors)[:2]
+    gate = matrix(ctx, module, _contiguous(tape, module, x), gate_tensor)
+    if isinstance(module, SparseGemmaMlp):
+        gate = _keep_largest(tape, gate)
+    activated = activation(tape, scale(tape, gate) if isinstance(module, FalconH1Mlp) else gate, module.activation)
+    if isinstance(module, GemmaMlp):
+        variables.append(gate)
+    del gate
+    up = matrix(ctx, module, _contiguous(tape, module, x), up_tensor)
+    if isinstance(module, (T5Mlp, GemmaMlp)):
+        variables += [activated, up]
+    return mul(tape, activated, up)
 
 
 def _contiguous(tape: Tape, mlp: Mlp, x: Value) -> Value:
     """Return the rows that a matrix multiplies: a copy of ``x`` if its rows lie apart in memory, else ``x`` itself."""
     return copy(tape, x, "contiguous") if isinstance(mlp, CopiedInputMlp) else x
-
-
-def _with_copied_gradient(ctx: Context, mlp: Mlp, down: Value) -> Value:
-    """Copy the gradient of the last matrix's output, [tokens, hidden], where that lies apart in memory."""
-    if not isinstance(mlp, CopiedGradientMlp):
-        return down
-    return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
 
 def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> Value:
