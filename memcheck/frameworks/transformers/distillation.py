@@ -144,13 +144,11 @@ def chunked_divergence(
     buffers = tiles.buffers(tape)
     buffers.clear()
     del statistics, hidden_states, teacher_states  # arguments and variables of the functions around the kernel
-    return total(tape, (_divergence_of_tiles(tape, tiles, student, teacher, weights.weight),))
+    return _loss_of_tiles(tape, tiles, student, teacher, weights.weight)
 
 
-def _divergence_of_tiles(
-    tape: Tape, tiles: TiledLogits, student: Value, teacher: Value | None, weight: Parameter
-) -> Value:
-    """Record the autograd Function of the chunked divergence, and return the divergence of each scored token.
+def _loss_of_tiles(tape: Tape, tiles: TiledLogits, student: Value, teacher: Value | None, weight: Parameter) -> Value:
+    """Record the autograd Function of the chunked divergence, and return the mean over the scored tokens.
 
     ``student``, ``teacher``: hidden states of the scored tokens, [tokens, hidden], which are saved. Backward computes
     the logits again, and sums the gradients of hidden states and of ``weight`` [vocab, hidden] in fp32.
@@ -180,4 +178,4 @@ def _divergence_of_tiles(
         del fp32_hidden_grad, fp32_head_grad, buffers, tile_grad
         return [hidden_grad, head_grad]
 
-    return tape.record(out, (student, tape.parameter(weight)), divergence_backward, saves=saved)
+    return total(tape, (tape.record(out, (student, tape.parameter(weight)), divergence_backward, saves=saved),))

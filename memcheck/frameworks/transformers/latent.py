@@ -34,70 +34,98 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
     """
     tape = ctx.tape
     tensors = {t.name.split(".")[-2]: t for t in linear_tensors(attention.tensors)}
-    batch, sequence = ctx.batch, ctx.sequence
-    heads = ceil_div(attention.heads, ctx.tp)
-    nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
+    nope, rope = attention.qk_nope_head_dim, attention.qk_rope_head_dim
     x = enter_tensor_parallel(ctx, x)
-    q_input = _query_input(ctx, attention, tensors, x)
-    q_matrix = tensors["q_proj" if attention.q_lora_rank is None else "q_b_proj"]
-    projected = linear(tape, q_input[0], ctx.weights(q_matrix, bias=False), q_matrix.name)
-    q = head_view(tape, projected, (batch, heads, sequence, nope + rope))
-    del projected
-    if attention.extension is None:  # `q_resid` is a variable where an indexer reads it
-        del q_input
-    q_pass, q_rot = tape.views(q, (batch, heads, sequence, nope), (batch, heads, sequence, rope))
+    variables: list[Value] = []  # of the module's forward, which live until it returns
+    q = _queries(ctx, attention, tensors, x, variables)
+    q_pass, q_rot = tape.views(q, _head_shape(ctx, attention, nope), _head_shape(ctx, attention, rope))
     if isinstance(attention, ScaledLatentAttention):
         q_pass, q = scale(tape, q_pass, "query scale"), scale(tape, q_rot, "query scale")
-        q_rot = q
-    tensor = tensors["kv_a_proj_with_mqa"]
-    compressed = linear(tape, x, ctx.replicated(tensor, attention.bias), tensor.name)
-    latent, k_rot = tape.views(compressed, (ctx.tokens, attention.kv_lora_rank), (batch, 1, sequence, rope))
-    latent = _norm(ctx, attention.kv_lora_rank, latent, "kv_a_layernorm")
-    if isinstance(attention, ScaledLatentAttention):
-        latent = scale(tape, latent, "latent scale")
+        q_rot = q  # nothing refers to the queries before the scale
+    latent, k_rot = _compressed(ctx, attention, tensors, x)
     query, k_rotated, has_rotary = q, k_rot, not isinstance(attention, UnturnedLatentAttention)
     if has_rotary:
         q_rotated, k_rotated = _rotary(tape, attention, q_rot, k_rot, stream)
-        query = cat(tape, (q_pass, q_rotated), (batch, heads, sequence, nope + rope), "cat queries")
+        query = cat(tape, (q_pass, q_rotated), _head_shape(ctx, attention, nope + rope), "cat queries")
     if attention.query_scale == "position":
         query = scale_positions(ctx, query)
-    tensor = tensors["kv_b_proj"]
-    expanded = head_view(
-        tape, linear(tape, latent, ctx.weights(tensor, bias=False), tensor.name), (batch, heads, sequence, nope + v_dim)
-    )
-    k_pass, value = tape.views(expanded, (batch, heads, sequence, nope), (batch, heads, sequence, v_dim))
-    del expanded
-    key = assemble(tape, k_pass, k_rotated, (batch, heads, sequence, nope + rope))
-    del k_pass
-    grouping = grouping_of(attention, heads)
+    key, value = _expanded(ctx, attention, tensors, latent, k_rotated)
+    grouping = grouping_of(attention, q.shape[1])
     index_variables = _index_variables(ctx, attention, grouping, x)
     out = attend(ctx, grouping, query, key, value)
-    if has_rotary and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
+    if has_rotary and attention.v_head_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
         # its output lies as the queries do, which a cat has put together head by head
         out = copy(tape, out, "contiguous")
-    out = _apply_gate(ctx, attention, tensors, out, x)
-    tensor = tensors["o_proj"]
-    result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, attention.bias), tensor.name)
-    del index_variables
+    if isinstance(attention, GatedLatentAttention):
+        out = _apply_gate(ctx, tensors["g_proj"], out, x)
+    rows = out.view(ctx.tokens, q.shape[1] * attention.v_head_dim)
+    result = linear(tape, rows, ctx.weights(tensors["o_proj"], attention.bias), tensors["o_proj"].name)
+    del index_variables, variables
     return leave_tensor_parallel(ctx, result)
 
 
-def _apply_gate(ctx: Context, attention: LatentAttention, tensors: Tensors, out: Value, x: Value) -> Value:
+def _head_shape(ctx: Context, attention: LatentAttention, width: int) -> tuple[int, ...]:
+    """Return the shape of a tensor of all heads on this rank: [batch, heads, sequence, width]."""
+    return (ctx.batch, ceil_div(attention.heads, ctx.tp), ctx.sequence, width)
+
+
+def _queries(ctx: Context, attention: LatentAttention, tensors: Tensors, x: Value, variables: list[Value]) -> Value:
+    """Project ``x`` [tokens, hidden] to queries, [batch, heads, sequence, nope + rope].
+
+    They go over a normed low rank unless ``q_lora_rank`` is None. An indexer reads that, too: then the module has a
+    variable for it (``q_resid``), which is put on ``variables``.
+    """
+    tape, q_input = ctx.tape, x
+    if attention.q_lora_rank is not None:
+        low_rank = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
+        q_input = _norm(ctx, attention.q_lora_rank, low_rank, "q_a_layernorm")
+        del low_rank
+    if attention.extension is not None:
+        variables.append(q_input)
+    matrix = tensors["q_proj" if attention.q_lora_rank is None else "q_b_proj"]
+    projected = linear(tape, q_input, ctx.weights(matrix, bias=False), matrix.name)
+    width = attention.qk_nope_head_dim + attention.qk_rope_head_dim
+    return head_view(tape, projected, _head_shape(ctx, attention, width))
+
+
+def _compressed(ctx: Context, attention: LatentAttention, tensors: Tensors, x: Value) -> tuple[Value, Value]:
+    """Compute the normed latent [tokens, kv_lora_rank], and the rotary key of all heads, [batch, 1, sequence, rope]."""
+    tape, tensor = ctx.tape, tensors["kv_a_proj_with_mqa"]
+    compressed = linear(tape, x, ctx.replicated(tensor, attention.bias), tensor.name)
+    key_shape = (ctx.batch, 1, ctx.sequence, attention.qk_rope_head_dim)
+    latent, k_rot = tape.views(compressed, (ctx.tokens, attention.kv_lora_rank), key_shape)
+    latent = _norm(ctx, attention.kv_lora_rank, latent, "kv_a_layernorm")
+    if isinstance(attention, ScaledLatentAttention):
+        latent = scale(tape, latent, "latent scale")
+    return latent, k_rot
+
+
+def _expanded(
+    ctx: Context, attention: LatentAttention, tensors: Tensors, latent: Value, k_rotated: Value
+) -> tuple[Value, Value]:
+    """Expand the latent to the keys [batch, heads, sequence, nope + rope] and values [batch, heads, sequence, v]."""
+    tape, tensor = ctx.tape, tensors["kv_b_proj"]
+    nope, v_dim = attention.qk_nope_head_dim, attention.v_head_dim
+    projected = linear(tape, latent, ctx.weights(tensor, bias=False), tensor.name)
+    expanded = head_view(tape, projected, _head_shape(ctx, attention, nope + v_dim))
+    del projected
+    k_pass, value = tape.views(expanded, _head_shape(ctx, attention, nope), _head_shape(ctx, attention, v_dim))
+    del expanded
+    width = nope + attention.qk_rope_head_dim
+    return assemble(tape, k_pass, k_rotated, _head_shape(ctx, attention, width)), value
+
+
+def _apply_gate(ctx: Context, tensor: ParameterTensor, out: Value, x: Value) -> Value:
     """Multiply the attention output by a sigmoid gate per head or element, projected from the layer's input (Ling 3).
 
-    ``out``: [batch, heads, sequence, v_head_dim]. ``x``: [tokens, hidden].
+    ``out``: [batch, heads, sequence, v_head_dim]. ``x``: [tokens, hidden]. ``tensor``: the gate's matrix.
     """
     tape = ctx.tape
-    if isinstance(attention, GatedLatentAttention):
-        gate_logits = linear(tape, x, ctx.weights(tensors["g_proj"], bias=False), "g_proj")
-        sigmoid_gate = unary(tape, cast(tape, gate_logits, "fp32"), "sigmoid")
-        sigmoid_gate = cast(tape, sigmoid_gate, out.dtype)
-        return mul(
-            tape,
-            out,
-            sigmoid_gate.view(*out.shape[:-1], 1) if sigmoid_gate.numel * out.shape[-1] == out.numel else sigmoid_gate,
-        )
-    return out
+    gate_logits = linear(tape, x, ctx.weights(tensor, bias=False), "g_proj")
+    gate = unary(tape, cast(tape, gate_logits, "fp32"), "sigmoid")
+    gate = cast(tape, gate, out.dtype)
+    is_per_head = gate.numel * out.shape[-1] == out.numel
+    return mul(tape, out, gate.view(*out.shape[:-1], 1) if is_per_head else gate)
 
 
 def _index_variables(ctx: Context, attention: LatentAttention, grouping: Attention, x: Value) -> list[Storage]:
@@ -105,14 +133,17 @@ def _index_variables(ctx: Context, attention: LatentAttention, grouping: Attenti
 
     The model holds the indices itself if it passes them on to later layers.
     """
-    variables = []
+    variables: list[Storage] = []
     if attention.extension is None:
-        return []
+        return variables
     if attention.extension.heads:
         indices = _choose_keys(ctx, attention, attention.extension, x)
-        variables += [] if attention.extension.passes else [indices]
+        if not attention.extension.passes:
+            variables.append(indices)
         del indices
-    return variables + (_mask_of_choice(ctx, attention.extension) if kernel_of(ctx, grouping) == "eager" else [])
+    if kernel_of(ctx, grouping) == "eager":
+        variables += _mask_of_choice(ctx, attention.extension)
+    return variables
 
 
 def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: Value) -> Storage:
@@ -172,21 +203,8 @@ def _mask_of_choice(ctx: Context, indexer: Indexer) -> list[Storage]:
     return [index_mask, tape.new((b, 1, sequence, sequence), ctx.setting.param_dtype, "mask of chosen keys")]
 
 
-def _query_input(ctx: Context, attention: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:
-    """Return the input of the last query matrix: ``x``, or the normed low-rank queries [tokens, q_lora_rank].
-
-    The list has one element, so that the caller can drop the last reference.
-    """
-    tape = ctx.tape
-    if attention.q_lora_rank is None:
-        return [x]
-    low_rank = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
-    normed = _norm(ctx, attention.q_lora_rank, low_rank, "q_a_layernorm")
-    del low_rank
-    return [normed]
-
-
 def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
+    """Apply the RMSNorm ``name`` to a low rank, [tokens, size]."""
     weight, _ = ctx.norm_weight(Norm("rmsnorm", size), name)
     return rms_norm_pieces(ctx.tape, x, weight)
 
