@@ -15,10 +15,12 @@ from itertools import combinations, islice, product
 from typing import Any
 
 from memcheck.configs.answers import FLAGS
+from memcheck.configs.bridge_launch import RUNNERS
 from memcheck.configs.direct import DirectConfig
 from memcheck.configs.formats import FORMATS, WRITTEN, export_plan
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import ALLOCATORS, SEGMENTS
+from memcheck.configs.megatron_bridge import OPTIONS, is_bridge
 from memcheck.configs.plan_text import grown, leaves, nested, scalar, spelled_out
 from memcheck.configs.read_keys import taken
 from memcheck.configs.sourced import source_file
@@ -97,6 +99,8 @@ class _Said:
         self.forms = _forms(config.format)
         self.trainer = any(prefix for prefix, _ in self.forms.rows)
         self.engine = self.fields.get("training.framework") == ENGINE.rstrip(".")
+        self.launches_recipe = config.format == "megatron" and RUNNERS.search(self.text) is not None
+        self.bridge = self.launches_recipe or (config.format == "megatron" and is_bridge(self.text))
         self.needed = 0
 
     def _source(self) -> tuple[str, str]:
@@ -122,12 +126,17 @@ class _Said:
         every = [self._proposed(name, each) for name, each in changed.items()]
         ways = [each for each in every if each]  # of a mapping, some fields may say what is so already
         if not ways:
-            return self._exported(key, value) if self.config.format in WRITTEN else []
+            ways = [self._exported(key, value)] if self.config.format in WRITTEN else []
         found = [self._own_names(_joined(each)) for each in product(*ways)]
         return [each for each in found if each]
 
     def _own_names(self, words: Words) -> Words:
-        """The words under the names of a user's own file, whose code reads no others; empty where one is missing."""
+        """The words under the names of a user's own file, or of a launch of Megatron-Bridge, whose code reads no
+        others; empty where one is missing.
+        """
+        if self.bridge:
+            known = words if FIELDS.keys() >= words.keys() else {}
+            return {FIELDS[name]: value for name, value in known.items()} if self.launches_recipe else known
         if self.config.format != "keys":
             return words
         names = {normal: each.key for normal, each in taken(load_config("", self.text, self.syntax)).items()}
@@ -143,8 +152,9 @@ class _Said:
         if isinstance(said, str):
             found = [{each: value} for each in said.split()]
         elif said is not None:
-            ways = said.get(scalar(value), [])
-            found = list(ways) if isinstance(ways, list) else [ways]
+            ways = said.get(scalar(value), said.get(ANY, []))
+            for each in ways if isinstance(ways, list) else [ways]:
+                found.append({key: value if new == SAME else new for key, new in each.items()})
         for prefix, row in self.forms.rows:
             if row.key == name and (not prefix or (self.engine and name != CONTEXT)):
                 word = next((word for word, meant in row.words.items() if meant == value), value)
@@ -227,7 +237,7 @@ class _Said:
 
     def line(self, name: str, value: object) -> str:
         """A key and its value as the config's syntax spells them."""
-        where, shown = "", name
+        where, shown = "", FIELDS.get(name, name) if self.bridge else name
         if name.startswith(ENGINE) and f"{name.rpartition('.')[0]}." not in self.text:
             where, shown = " in the DeepSpeed config", name.removeprefix(ENGINE)
         if value is None:
@@ -238,6 +248,8 @@ class _Said:
             return self._keyword(shown, value)
         if self.syntax == TOML:
             return f"{shown} = {json.dumps(value, ensure_ascii=False)}"
+        if self.bridge:
+            return f"{shown}={scalar(value)}" if self.launches_recipe else f"{shown}: {scalar(value)}"
         if self.syntax == ARGUMENTS:
             return self._launched(shown, value)
         return f"{shown}: {scalar(value)}"
@@ -250,6 +262,8 @@ class _Said:
         if not self._has(name):
             name = next((each for each in names if self._has(each)), name)
         first, _, inner = name.partition(".")
+        if name in key_table("python").words["loading"] and "from_pretrained(" not in self.text:
+            first, inner = "model_init_kwargs", name
         value = nested({inner: value}) if inner else value
         return f"{first}={value!r}".replace("'", '"')
 
@@ -267,6 +281,18 @@ class _Said:
     def _argument(self, name: str) -> str:
         dashed = f"--{name.replace('_', '-')}"
         return dashed if re.search(rf"{re.escape(dashed)}\b", self.text) else f"--{name}"
+
+
+ANY, SAME = "any", "="
+"""In a table: for any value of the plan's key; and the value itself."""
+FIELDS = {
+    **{name.replace("_", "-"): field for name, field in OPTIONS.items()},
+    **{
+        name.replace("_", "-"): f"model.{name}"
+        for name in ("sequence_parallel", "recompute_granularity", "recompute_method", "recompute_num_layers")
+    },
+}
+"""Megatron's arguments, and the fields of Megatron-Bridge's container for the same things."""
 
 
 class _Forms(Record):

@@ -13,6 +13,7 @@ import yaml
 from memcheck.configs.config_words import said_so
 from memcheck.configs.direct import config_document
 from memcheck.configs.edits import edit_toml
+from memcheck.configs.key_table import formats, key_table
 from memcheck.configs.plan_text import spelled_out, value_at
 from memcheck.configs.sourced_edits import alike
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -142,6 +143,7 @@ JOBS = {
             ({LOSS: "chunked"}, 'loss_type="chunked_nll"'),
             ({STAGE: 3}, 'fsdp="full_shard auto_wrap"'),
             ({METHOD: "lora"}, ""),
+            ({"training.attention": "flash"}, 'model_init_kwargs={"attn_implementation": "flash_attention_2"}'),
         ),
     ),
     "torchtune": Job(
@@ -221,6 +223,58 @@ JOBS = {
             ({MODE: "selective"}, "--recompute-granularity selective"),
         ),
     ),
+    "megatron-swift": Job(
+        "swift.sh",
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B-Instruct --micro_batch_size 8 --global_batch_size 64"
+        " --max_length 8192 --train_type full --packing true",
+        ALONE,
+        (
+            ({MICRO: 2}, "--micro_batch_size 2"),
+            ({LENGTH: 4096}, "--max_length 4096"),
+            ({"parallelism.tensor": 2}, "--tensor_model_parallel_size 2, --sequence_parallel true"),
+            ({"parallelism.context": 4}, "--context_parallel_size 4"),
+        ),
+    ),
+    "Megatron-Bridge": Job(
+        "bridge.sh",
+        "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.micro_batch_size=8",
+        ALONE,
+        (
+            ({MICRO: 1}, "train.micro_batch_size=1"),
+            ({"parallelism.tensor": 4}, "model.tensor_model_parallel_size=4, model.sequence_parallel=true"),
+        ),
+    ),
+    "nanotron": Job(
+        "nano.yaml",
+        "parallelism: {dp: 2, tp: 2, pp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER}\n"
+        "tokens: {sequence_length: 8192, micro_batch_size: 8, batch_accumulation_per_replica: 2}\n"
+        "model: {dtype: bfloat16, model_config: {is_llama_config: true, hidden_size: 4096, intermediate_size: 14336,"
+        " num_hidden_layers: 32, num_attention_heads: 32, num_key_value_heads: 8, vocab_size: 128256}}\n"
+        "optimizer: {zero_stage: 0, accumulate_grad_in_fp32: true, optimizer_factory: {name: adamW}}\n",
+        ALONE,
+        (
+            ({MICRO: 1, STEPS: 16}, "tokens.micro_batch_size: 1; tokens.batch_accumulation_per_replica: 16"),
+            ({"parallelism.tensor": 4, "parallelism.data": 1}, "parallelism.tp: 4; parallelism.dp: 1"),
+            ({MODE: "full"}, "parallelism.recompute_layer: true"),
+            ({STAGE: 1}, "optimizer.zero_stage: 1"),
+        ),
+    ),
+    "automodel": Job(
+        "recipe.yaml",
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
+        "step_scheduler: {global_batch_size: 64, local_batch_size: 8}\ndistributed: {strategy: fsdp2, tp_size: 1}\n"
+        "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained,"
+        " pretrained_model_name_or_path: meta-llama/Llama-3.1-8B}\n"
+        "packed_sequence: {packed_sequence_size: 8192}\noptimizer: {_target_: torch.optim.AdamW}\n",
+        EIGHT,
+        (
+            ({MICRO: 1}, "step_scheduler.local_batch_size: 1"),
+            ({LENGTH: 4096}, "packed_sequence.packed_sequence_size: 4096"),
+            ({"parallelism.tensor": 2}, "distributed.tp_size: 2"),
+            ({"parallelism.context": 2}, "distributed.cp_size: 2"),
+            ({OPTIMIZER: "adamw-8bit"}, "optimizer._target_: bitsandbytes.optim.AdamW8bit"),
+        ),
+    ),
     "vllm": Job(
         "serve.sh",
         "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 2 --max-model-len 8192",
@@ -264,12 +318,13 @@ def resolved(document: Document) -> Resolved:
 def written(job: Job, line: str) -> str:
     """The text of a config in which somebody wrote a line."""
     text = job.text
-    for part in line.split(", ") if not job.path.endswith(".sh") else re.split(r", (?=--)", line):
+    for part in line.split(", ") if not job.path.endswith(".sh") else re.split(r", (?=--|\w+\.)", line):
         if job.path.endswith(".toml"):
             key, _, value = part.partition(" = ")
             text = edited(text.encode(), edit_toml(job.path, text, {key: json.loads(value)})).decode()
         elif job.path.endswith(".sh"):
-            text = re.sub(rf"{part.split()[0]}\b( [^-\s]\S*)?", "", text) + f" {part}"
+            old = re.escape(part.split()[0].partition("=")[0])
+            text = re.sub(rf"{old}\b(?:=\S+| [^-\s]\S*)?", "", text) + f" {part}"
         elif job.path.endswith(".py"):
             text = re.sub(rf" {part.partition('=')[0]}=[^,)]+,?", "", text).replace("SFTConfig(", f"SFTConfig({part}, ")
         else:
@@ -305,3 +360,8 @@ def test_words_are_read_as_the_change(name: str, changes: dict[str, object], lin
         for key, value in changes.items():
             now = value_at(after.values, key) or value_at(after.values, spelled_out(key.rpartition(".")[0]))
             assert now == value or alike(resolved(after), wanted), key
+
+
+def test_each_table_of_words_has_cases() -> None:
+    """A format whose table proposes words is among the configs here."""
+    assert {name for name in formats() if key_table(name).written} <= set(JOBS)

@@ -345,7 +345,9 @@ def remedies(item: Remedies, name: str) -> Html:
 def step(item: RemedyStep) -> Html:
     """One remedy as a list item: title, costs, the keys that change, and bars before and after."""
     changes = (
-        tag("li", tag("code", text(f"{each.key}: {each.before} "), tag("b", text(f"→ {each.after}"))))
+        tag("li", tag("code", text(each.written)))
+        if each.written
+        else tag("li", tag("code", text(f"{each.key}: {each.before} "), tag("b", text(f"→ {each.after}"))))
         for each in item.changes
     )
     costs = joined((tag("span", text(words), class_=f"badge {tone}") for tone, words in item.costs), " ")

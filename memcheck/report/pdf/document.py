@@ -249,7 +249,9 @@ def step(item: RemedyStep, number: int, width: float) -> Flowable:
         Paragraph(f"{number}. {markup(item.title)}", SUBHEAD),
         Paragraph(costs, CELL),
     ]
-    parts += [Paragraph(markup(f"{each.key}: {each.before} → {each.after}"), CODE) for each in item.changes]
+    parts += [
+        Paragraph(markup(each.written or f"{each.key}: {each.before} → {each.after}"), CODE) for each in item.changes
+    ]
     rows = [
         [
             Paragraph(markup(bar.label), CELL),
