@@ -17,6 +17,7 @@ from memcheck.edge.screen import value as shown
 from memcheck.judge import check_document, check_file
 from memcheck.live.answer import CheckedFile, Places, Slices, as_checked, diagnostics, order, quick_dossier, sections
 from memcheck.live.choices import stated_value, wish
+from memcheck.live.form import USUAL
 from memcheck.live.moves import Positions
 from memcheck.live.replies import Gpus, GpuShare, LineBytes, Lines, RemedySteps, Searching
 from memcheck.live.requests import Workspace
@@ -29,6 +30,7 @@ from memcheck.report.story.remedies import all_remedies, card
 from memcheck.rules.result import PlanResult
 from memcheck.rules.types import RuleContext
 from memcheck.what_if import with_remedies
+from memcheck.what_if.compare import DATA_CENTRE
 from memcheck.what_if.dossier import each_gpu
 from memcheck.what_if.points import Evaluator, Point
 from memcheck.what_if.search import attach
@@ -240,16 +242,19 @@ def _with_remedies(asking: Asking) -> RemedySteps:
 
 
 def gpus(asking: Asking) -> Iterator[Record]:
-    """The plan on other GPUs."""
+    """The plan on other GPUs: a section of the data centre's, and a share for each that the form offers first."""
+    names = tuple(dict.fromkeys((*DATA_CENTRE, *USUAL)))
     slices = Slices()
     for context, answer in captured(asking).facts:
         found = []
-        for each in asking.workspace.while_reading(each_gpu(context, answer, asking.gate)):
+        for each in asking.workspace.while_reading(each_gpu(context, answer, asking.gate, names)):
             found.append(each)
             if slices.is_due:
                 yield Searching(part="gpus", tried=len(found), fits=0)
         plan = asking.plan
-        dossier = quick_dossier(context, answer, asking.gate)._replace(gpus=tuple(found))
+        dossier = quick_dossier(context, answer, asking.gate)._replace(
+            gpus=(found[0], *(each for each in found[1:] if each.gpu in DATA_CENTRE))
+        )
         whole = asking.checked.report
         others = tuple(each._replace(dossier=dossier) if each is plan else each for each in whole.plans)
         told = story(whole._replace(plans=others))

@@ -45,8 +45,10 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
     return tuple(each_gpu(context, answer, gate))
 
 
-def each_gpu(context: RuleContext, answer: Estimate, gate: Gate) -> Iterator[OnGpu]:
-    """Yield the plan on its own GPU, then on each of the data centre's, one after the other.
+def each_gpu(
+    context: RuleContext, answer: Estimate, gate: Gate, names: tuple[str, ...] = DATA_CENTRE
+) -> Iterator[OnGpu]:
+    """Yield the plan on its own GPU, then on each of those named, without them the data centre's, one after the other.
 
     What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.
     """
@@ -66,7 +68,7 @@ def each_gpu(context: RuleContext, answer: Estimate, gate: Gate) -> Iterator[OnG
         host_short=not on_host(answer.host_bytes_per_node, context.host_bytes),
         relative_speed=None if here.step is None else 1.0,
     )
-    for name in DATA_CENTRE:
+    for name in names:
         if name == gpu.name:
             continue
         change = {"hardware.gpu": name}

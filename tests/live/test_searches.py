@@ -9,6 +9,7 @@ import pytest
 
 from memcheck.config.find import Gate
 from memcheck.judge import check_file
+from memcheck.live.form import USUAL
 from memcheck.live.moves import moved
 from memcheck.live.protocol import Session
 from memcheck.plan.read import load_documents
@@ -105,14 +106,16 @@ def test_a_search_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_gpus_are_those_of_the_report() -> None:
-    """The same figures as in the report to pass on."""
+    """The same figures as in the report to pass on, and those of the GPUs that only the form offers first."""
     found = only(more(FITTING, "gpus"), "gpus")
     results, _ = check_file("plan.yaml", FITTING.encode(), Gate(dossier=make_dossier))
     dossier = results[0].dossier
     assert dossier is not None
     assert [(each["gpu"], each["needed_bytes"]) for each in found["gpus"]] == [
-        (each.gpu, each.needed_bytes) for each in dossier.gpus
+        *((each.gpu, each.needed_bytes) for each in dossier.gpus),
+        ("rtx-4090", found["gpus"][-1]["needed_bytes"]),
     ]
+    assert {each["gpu"] for each in found["gpus"]} >= set(USUAL)
     assert [each["own"] for each in found["gpus"]].count(True) == 1
     assert "On other GPUs" in found["sections"]["gpus"]
 
