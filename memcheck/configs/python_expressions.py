@@ -221,7 +221,9 @@ class FollowedCode:
         owner = self.value(node.value)
         if isinstance(owner.of, ImportedName):
             path = f"{owner.of.path}.{node.attr}"
-            return self.argv(node) if path == ARGV else PythonValue(ImportedName(path), self.at(node))
+            if path == ARGV:
+                return self.argv(node)
+            return PythonValue("/" if path in ("os.sep", "os.path.sep") else ImportedName(path), self.at(node))
         if isinstance(owner.of, (MadeObject, LocalClass)):
             return self._member(owner.of, node)
         if isinstance(owner.of, dict) and node.attr in owner.of:
@@ -329,16 +331,17 @@ class FollowedCode:
         return self.unknown(node)
 
     def _of_boolop(self, node: ast.BoolOp) -> PythonValue:
-        any_of, open_still = isinstance(node.op, ast.Or), None
+        any_of, open_still, option = isinstance(node.op, ast.Or), None, ""
         found = self.value(None)
         for each in node.values:
             found = self.value(each)
+            option = option or found.option
             if not found.known:
                 open_still = open_still or found
             elif truth(found) is any_of:
                 break
         if open_still is None or (any_of and open_still.why.endswith(UNSET) and found.known):
-            return found  # a variable of the environment that nobody states is not set
+            return found._replace(option=option)  # a variable of the environment that nobody states is not set
         return open_still._replace(at=self.at(node))
 
     def _of_compare(self, node: ast.Compare) -> PythonValue:

@@ -47,6 +47,8 @@ class PythonJob(Record):
     """What keeps it from being a job that memcheck estimates: place, message, help, keys that settle it."""
     visible: PythonValue | None = None
     """What the file sets ``CUDA_VISIBLE_DEVICES`` to."""
+    tokens: PythonValue | None = None
+    """How long rows are that the file cuts itself, where a trainer of TRL has a limit of its own, too."""
     padded: bool = False
     """Whether each row is padded to the limit."""
     cut: Location | None = None
@@ -159,6 +161,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
         older=older,
         refusals=tuple(refused),
         visible=run.main.names.get("os.environ[CUDA_VISIBLE_DEVICES]"),
+        tokens=_tokens(run) if objective else None,
         padded=padded,
         cut=next((each.at for each in run.things if each.name == "cut"), None),
     )
@@ -279,7 +282,7 @@ def _rows(run: FollowedFile, trainer: MadeObject, objective: str, values: dict[s
     """How long rows are, where only the tokenizer's call says it; whether each is padded to that."""
     if objective:
         return False
-    found = [each for each in run.things if each.name in ("rows", "cut")]
+    found = _cuts(run)
     lengths = [each.arguments[0] for each in found if each.arguments]
     if not lengths and not found:
         scope = run.main.names
@@ -292,6 +295,19 @@ def _rows(run: FollowedFile, trainer: MadeObject, objective: str, values: dict[s
     if len(lengths) == len(found):
         values["max_length"] = left if left is not None else max(lengths, key=lambda each: each.of)
     return any(plain(each.get("padding")) == "max_length" for each in found)
+
+
+def _cuts(run: FollowedFile) -> list[MadeObject]:
+    """The calls that cut rows, each with its length, or with none where it is the tokenizer's own."""
+    return [each for each in run.things if each.name in ("rows", "cut")]
+
+
+def _tokens(run: FollowedFile) -> PythonValue | None:
+    """The longest row that the file cuts itself; None where one of them is not known, or none is cut."""
+    lengths = [each.arguments[0] for each in _cuts(run) if each.arguments]
+    if not lengths or not all(isinstance(each.of, int) for each in lengths):
+        return None
+    return max(lengths, key=lambda each: each.of)
 
 
 def runs_on_gpu(code: PythonCode) -> bool:

@@ -1,12 +1,14 @@
 """Follows the statements of a Python file in their order, without running it: which values reach which call.
 
 Assignments, calls of the file's own functions and classes, and conditions whose outcome is known are followed. Of any
-other condition both branches are read, and what differs after them is unknown. Loops are followed once.
+other condition both branches are read, and what differs after them is unknown. Loops are followed once,
+with what all elements of their list have alike.
 """
 
 from __future__ import annotations
 
 import ast
+from functools import reduce
 from typing import Any
 
 from memcheck.configs.python_calls import FollowedCalls
@@ -20,7 +22,16 @@ from memcheck.configs.python_code import (
     truth,
 )
 from memcheck.configs.python_expressions import ARGV, DEEPEST
-from memcheck.configs.python_values import LIBRARIES, UNKNOWN, ImportedName, MadeObject, PythonValue, joined, plain
+from memcheck.configs.python_values import (
+    LIBRARIES,
+    MOST_JOINED,
+    UNKNOWN,
+    ImportedName,
+    MadeObject,
+    PythonValue,
+    joined,
+    plain,
+)
 
 MOST_MODULES = 12
 """Modules of the user's own that are followed."""
@@ -208,9 +219,12 @@ class FollowedFile(FollowedCalls):
         return found
 
     def _on_for(self, node: ast.For | ast.AsyncFor) -> None:
-        self.value(node.iter)
+        over = self.value(node.iter)
+        left = self.unknown(node, f"the loop on line {self.at(node).span.line}")
         for name in (each for each in ast.walk(node.target) if isinstance(each, ast.Name)):
-            self.scope.names[name.id] = self.unknown(node, f"the loop on line {self.at(node).span.line}")
+            self.scope.names[name.id] = left
+        if isinstance(over.of, list) and 0 < len(over.of) <= MOST_JOINED:
+            self.assign(node.target, reduce(lambda one, other: joined(one, other, left), over.of))
         self._once(node.body)
         self.block(node.orelse)
 

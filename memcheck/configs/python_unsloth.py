@@ -163,11 +163,16 @@ def note_checkpoint(draft: Draft, at: Location) -> None:
         draft.notes.append(Note(at, message))
 
 
-def refuse_what_is_not_modelled(draft: Draft, model: LoadedModel, objective: str, machine: StatedGpu) -> bool:
-    """Add a problem for a job of unsloth's that has no memory model; returns whether there is one."""
+def refuse_what_is_not_modelled(
+    draft: Draft, model: LoadedModel, objective: str, machine: StatedGpu, *, sharded: bool
+) -> bool:
+    """Add a problem for a job of unsloth's that has no memory model; returns whether there is one.
+
+    ``sharded``: DeepSpeed or FSDP splits it.
+    """
     key, name = "training.trainer.name", str(draft.config.values.get("model_name_or_path", "")).lower()
     message = ""
-    if draft.config.has("deepspeed") or draft.config.has("fsdp"):
+    if sharded:
         message = "unsloth's model under DeepSpeed or FSDP has no memory model here"
     elif objective not in ("", "sft"):
         message = f"unsloth's loss of `{objective}` has no memory model here"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import posixpath
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,20 @@ MOST_JOINED = 200
 """Parts of a list or a mapping that are compared one by one."""
 
 
+_HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*)/([A-Za-z0-9][\w.-]*)\Z")
+"""A model of the Hub: its owner and its name."""
+_CACHED = ("{1}", "{0}__{1}", "{0}_{1}", "{0}--{1}", "models--{0}--{1}")
+"""How folders are called that hold a copy of it, the last by huggingface_hub (``file_download.py``)."""
+
+
+def _is_copy(path: str, name: str) -> bool:
+    """Whether a path is that of a folder which is called as the model ``name`` of the Hub, of which it holds a copy."""
+    found = _HUB_NAME.match(name)
+    return found is not None and posixpath.basename(path.rstrip("/")) in [
+        each.format(*found.groups()) for each in _CACHED
+    ]
+
+
 def joined(one: PythonValue, other: PythonValue, unknown: PythonValue, depth: int = 0) -> PythonValue:
     """The value of which nobody knows whether it is ``one`` or ``other``: what both say alike is known.
 
@@ -155,6 +170,9 @@ def joined(one: PythonValue, other: PythonValue, unknown: PythonValue, depth: in
     if one is other or equal(one, other):
         return other
     first, second = one.of, other.of
+    if isinstance(first, str) and isinstance(second, str):
+        model = other if _is_copy(first, second) else one if _is_copy(second, first) else None
+        return unknown if model is None else model._replace(option=one.option or other.option)
     if depth > 4 or type(first) is not type(second):
         return unknown
     if isinstance(first, MadeObject):

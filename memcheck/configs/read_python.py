@@ -7,7 +7,6 @@ Read at transformers 5.23.0 (``trainer.py``, ``quantizer_bnb_4bit.py``), TRL 1.9
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu
@@ -19,14 +18,28 @@ from memcheck.configs.bridge_launch import join_file
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
-from memcheck.configs.launch_devices import devices
 from memcheck.configs.python_bridge import recipes_of
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_expressions import MOST_STEPS
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
 from memcheck.configs.python_launches import LAUNCHER, Launch, launches_of, started_module
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
+from memcheck.configs.python_run import FollowedFile
 from memcheck.configs.python_source import NearFiles, script_near
+from memcheck.configs.python_started import (
+    STOPS,
+    Started,
+    compared,
+    divided,
+    evaluated,
+    is_split,
+    join_started,
+    launch_line,
+    options_of,
+    read_launch,
+    stops,
+    words_of,
+)
 from memcheck.configs.python_values import PythonValue, is_whole, plain
 from memcheck.configs.read_megatron import read_arguments
 from memcheck.configs.read_trl import (
@@ -52,7 +65,7 @@ from memcheck.configs.trainer_job import (
     TuningArguments,
     plan_of,
 )
-from memcheck.configs.trainer_parts import architecture_named, on, text
+from memcheck.configs.trainer_parts import Division, architecture_named, on, text
 from memcheck.configs.trainer_script import others as unknown_options
 from memcheck.configs.types import JOB, NO_DEFINES, ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.models.module_paths import linear_layers
@@ -61,7 +74,7 @@ from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 KEYS, TRL, TRAINER = key_table("python"), key_table("trl"), key_table("transformers")
-PLACES, SAVED = "hardware.gpus_per_node", "training.checkpoint.state_dict"
+PLACES = "hardware.gpus_per_node"
 SHOWN = (
     ("model_name_or_path", "model"),
     ("load_in_4bit", "4-bit"),
@@ -76,6 +89,8 @@ SHOWN = (
 """What the first lines of an answer name, if the file says it."""
 TAKES_WORDS = re.compile(r"\b(?:argv|HfArgumentParser|TrlParser|H4ArgumentParser)\b")
 """What a file has that takes words of its launch line which are no options."""
+LAUNCHERS = frozenset({"accelerate", "uv", "poetry", "pipenv", "pdm"})
+"""Programs whose next word is a command of theirs, and no word for the script: ``accelerate launch``, ``uv run``."""
 _OPTION = re.compile(r"--(?:set|define) \S+|--[\w-]+ (?!NAME|VALUE)[\w./\[\]-]+")
 
 
@@ -91,29 +106,31 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     """
     if not config.text:
         return _reading(config, world, *script_near(config))[0]
-    found, steps = _reading(config, world, config.path, config.text)
-    return _as_launched(config, world, found, steps) if steps else found
+    found, run = _reading(config, world, config.path, config.text)
+    return found if run is None else _as_launched(config, world, found, run)
 
 
-def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps: int) -> ReadConfig:
+def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, run: FollowedFile) -> ReadConfig:
     """The reading of a file as the launch lines beside it start it; ``found``, with those lines named, if they differ.
 
-    ``found``: the reading of the file alone, which took this many ``steps``. If it leaves nothing open, only lines
-    with a launcher count, which starts several processes.
+    ``found``: the reading of the file alone. If it leaves nothing open that an option says, only lines with a launcher
+    count, which starts several processes.
     """
-    launches = [each for each in launches_of(config) if found.problems or LAUNCHER.search(each.shown)]
-    if len(launches) * steps > MOST_STEPS // 4 or not (found.problems or not _says(config, PLACES)):
+    asks = bool(found.problems) and bool(run.taken or run.takes_all)
+    if not asks and _says(config, PLACES):
+        return found
+    launches = [each for each in launches_of(config) if asks or LAUNCHER.search(each.shown)]
+    if len(launches) * run.steps > MOST_STEPS // 2:
         return found
     readings = [(each, _launched_so(config, world, each)) for each in launches]
-    jobs = {
-        tuple(sorted((key, str(each.value)) for key, each in reading.settings.items() if not key.startswith(SAVED)))
-        for _, reading in readings
-        if reading is not None and not reading.problems
-    }
+    if not found.problems:
+        readings = [each for each in readings if each[1] is None or not stops(each[1])]
+    jobs = {compared(reading) for _, reading in readings if reading is not None and not reading.problems}
     whole = all(reading is not None and not reading.problems for _, reading in readings)
     if not readings:
         return found
-    launch, reading = next((each for each in readings if each[1] and SAVED not in each[1].settings), readings[0])
+    read = [each for each in readings if each[1] is not None]
+    launch, reading = max(read or readings, key=lambda each: evaluated(each[1]))
     at = Location(launch.path, Span(launch.line, 1, launch.line, len(launch.lines[launch.line - 1]) + 1))
     if reading is not None and whole and len(jobs) == 1:
         note = Note(at, f"the job is what this line starts: {launch.shown[:200]}", counted=True)
@@ -123,7 +140,10 @@ def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps
     if len(readings) == 1:
         line = f"{at.path}:{at.span.line} starts it, and leaves as much open"
     if not found.problems:
-        message = f"`{launch.shown[:80]}` starts it ({places}), and how it splits the job is not known"
+        problem = next((each for _, reading in readings if reading is not None for each in reading.problems), None)
+        alike = "these lines start jobs that differ" if whole else "something in it is not read"
+        reason = alike if problem is None else problem.message.partition("not run: ")[2]
+        message = f"`{launch.shown[:80]}` starts it ({places}): {reason}"
         line = f"{LAUNCH}\nadd, with your own values: --gpus-per-node 8 --set parallelism.zero_stage=3"
         return found._replace(problems=(ConfigProblem(at, message, line, keys=(PLACES, "parallelism.zero_stage")),))
     first, *others = found.problems
@@ -140,7 +160,7 @@ def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadC
     words = [
         each
         for each in started.positionals
-        if each.text[:1] not in "-$" and not started_module(launch.shown, each.text)
+        if each.text[:1] not in "-$" and each.program not in LAUNCHERS and not started_module(launch.shown, each.text)
     ]
     unheeded = {name for names in TRAINER.irrelevant.values() for name in names}
     hanging = [name for name in started.hanging if name.replace("-", "_") not in unheeded]
@@ -153,37 +173,47 @@ def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadC
     return found._replace(sources={**found.sources, launch.path: launch.lines})
 
 
-def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> tuple[ReadConfig, int]:
-    """The settings of the job of a script, and the steps that it takes to follow; 0 for a script without options.
+def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> tuple[ReadConfig, FollowedFile | None]:
+    """The settings of the job of a script, and what was followed of it; None where it makes no trainer.
 
     ``config``: the script itself, or a launch line of it. ``path``, ``script``: the script's file and text.
     """
     code = code_of(path, script)
     near = NearFiles(config)
-    options = None if config.text else _options(config)
+    options = None if config.text else options_of(config)
     run = followed(
-        code, config.variables if options is None else NO_DEFINES, _machine(config), near, options, _words(config, path)
+        code,
+        config.variables if options is None else NO_DEFINES,
+        _machine(config),
+        near,
+        options,
+        words_of(config, path),
     )
     jobs = jobs_of(run)
     recipes = recipes_of(run) if not jobs else []
     plain_config = _plain(config)
     draft = Draft(plain_config, "python", KEYS.title)
     draft.sources = {config.path: config.lines, path: split_lines(script), **near.sources}
+    started = None if options is None else read_launch(config, world, run.taken)
     if options is not None:
-        _launched(draft, config)
         for name in [] if run.takes_all or recipes else unknown_options(config, run.taken, map(_dashed, run.taken)):
-            problem = f"`--{name}`: `{path}` has no such option, and its parser stops there"
-            draft.problems.append(ConfigProblem(config.at(name), problem))
+            if run.taken:
+                problem = f"`--{name}`: `{path}` {STOPS}"
+                draft.problems.append(ConfigProblem(config.at(name), problem))
+            else:
+                draft.notes.append(Note(config.at(name), f"`--{name}`: `{path}` reads no options"))
     if recipes:
         if len(recipes) > 1:
             named = ", ".join(f"`{plain(each.arguments[0])}`" for each in recipes[:MOST_JOBS])
             draft.problems.append(ConfigProblem(recipes[1].at, f"the file trains {len(recipes)} recipes: {named}"))
         draft.derive("training.framework", "megatron", "the file calls a recipe of Megatron-Bridge")
+        if started is not None:
+            join_started(draft, started)
         join_file(draft, recipes[-1], {} if options is None else config.values)
-        return read_arguments(draft), 0
+        return read_arguments(draft), None
     if not jobs:
         draft.refuse("", "no trainer is made in it", "name the file that trains")
-        return draft.finish(), 0
+        return draft.finish(), None
     job = _chosen(draft, jobs, config.variables.get(JOB, ""))
     _adopt(draft, job)
     needed = next((each for each in run.things if each.name == "needs"), None)
@@ -195,38 +225,13 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
         draft.notes.append(Note(at, "this cell is no Python, and is not read"))
     if run.cut:
         draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
-    found = plan_of(draft, _job(draft, job, world, _machine(config)))
+    found = plan_of(draft, _job(draft, job, world, _machine(config), started))
     found = _asked(config, code, draft, job, found, "" if needed is None else str(plain(needed.arguments[0])))
-    return found, run.steps if run.taken or run.takes_all else 0
-
-
-def _options(config: ConfigFile) -> dict[str, str]:
-    """The arguments of a launch line by the names of the script's options."""
-    return {key.replace("-", "_"): str(value) for key, value in config.values.items() if not isinstance(value, list)}
-
-
-def _words(config: ConfigFile, path: str) -> tuple[str, ...]:
-    """The words of a launch line that its script gets, and that are no options."""
-    script = path.rpartition("/")[2]
-    return tuple(each.text for each in config.positionals if each.program == script and not each.key)
+    return found, run
 
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _launched(draft: Draft, config: ConfigFile) -> None:
-    """The GPUs that a launch line starts; how its launcher splits the job is asked for."""
-    started = Draft(config, draft.format, draft.title)
-    parts.launcher(started)
-    devices(started)
-    draft.settings.update((key, each) for key, each in started.settings.items() if key.startswith("hardware."))
-    draft.problems += started.problems
-    if config.has("config_file"):
-        key = "parallelism.zero_stage"
-        message = "`config_file`: the launcher's config is not read together with a script of one's own"
-        help = KEYS.words["answers"][key]
-        draft.problems.append(ConfigProblem(config.at("config_file"), message, help, keys=(key,)))
 
 
 def _machine(config: ConfigFile) -> StatedGpu:
@@ -333,21 +338,24 @@ def _ask(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
     draft.problems.append(ConfigProblem(value.at, message, answer, keys=keys))
 
 
-def _job(draft: Draft, job: PythonJob, world: int | None, machine: StatedGpu) -> Iterator[Record]:
-    """The job in the normal form."""
+def _job(
+    draft: Draft, job: PythonJob, world: int | None, machine: StatedGpu, started: Started | None
+) -> Iterator[Record]:
+    """The job in the normal form. ``started``: what its launch line says; None where there is none."""
+    launched = None if started is None else started.split
     config, trl = draft.config, job.objective != ""
     if job.older and not config.version:
         config.version = "0.15"
-    by_unsloth = job.model is not None and job.model.name in UNSLOTH
-    if by_unsloth and job.model is not None:
-        by_unsloth = not unsloth.refuse_what_is_not_modelled(draft, job.model, job.objective, machine)
-    who = "unsloth" if by_unsloth else "trl" if trl else "transformers"
+    who = _trainer_of(draft, job, machine, launched)
+    by_unsloth = who == "unsloth"
     yield Runs("huggingface", f"the file calls {job.trainer}", who)
+    if started is not None:
+        join_started(draft, started)
     parts.model(draft, "model_name_or_path")
     _known_model(draft)
     _machine_of(draft, job.visible, world)
     _headed(draft, job)
-    split = arguments.split(draft, world)
+    split = divided(draft, job, world, launched)
     yield _tuning(draft)
     yield BatchArguments()
     yield from _rows(draft, job)
@@ -382,6 +390,15 @@ def _job(draft: Draft, job: PythonJob, world: int | None, machine: StatedGpu) ->
     yield Collated()
     if trl:
         flattened(draft)
+
+
+def _trainer_of(draft: Draft, job: PythonJob, machine: StatedGpu, launched: Division | None) -> str:
+    """Whose kernels train: unsloth's where it loads the model, or those of TRL or transformers."""
+    if job.model is not None and job.model.name in UNSLOTH:
+        sharded = is_split(draft) or (launched is not None and (launched.engine or launched.sharded))
+        if not unsloth.refuse_what_is_not_modelled(draft, job.model, job.objective, machine, sharded=sharded):
+            return "unsloth"
+    return "trl" if job.objective else "transformers"
 
 
 def _known_model(draft: Draft) -> None:
@@ -481,6 +498,10 @@ def _rows(draft: Draft, job: PythonJob) -> Iterator[Record]:
         default = min(known.learned_positions, known.max_position_embeddings or known.learned_positions)
         why = "the tokenizer cuts rows where the model's table of positions ends"
     yield RowArguments(paths=names, default=default, packed=packed or bool(full), why=why, full=full)
+    limit, cut = draft.value("training.sequence_length"), job.tokens
+    if cut is not None and isinstance(limit, int) and cut.of < limit:
+        message = f"the file cuts rows at {cut.of} tokens; if it trains on these, state it: --sequence-length {cut.of}"
+        draft.notes.append(Note(cut.at, message))
     draft.config.see("packing", *names, "max_target_length")
     help = "state the longest that a row gets: --sequence-length 4096"
     draft.ask("training.sequence_length", "how long a row is", help)
@@ -526,23 +547,6 @@ def _objective(draft: Draft, job: PythonJob) -> Iterator[Record]:
     draft.config.see("loss_type", "max_prompt_length", *TRL.names["preference_keys"])
 
 
-def _launch(config: ConfigFile, job: PythonJob, needed: str) -> str:
-    """The command that answers what the file leaves to its command line, with its own options.
-
-    ``needed``: an option without a default; empty where there is none.
-    """
-    model = job.values.get("model_name_or_path")
-    asked = [each.option.partition(" ")[0] for each in job.values.values() if each.option and not each.known]
-    named = "" if model is None else model.option.partition(" ")[0]
-    words = [
-        f"{each} {'llama-3.1-8b' if each == named else 'VALUE'}"
-        for each in dict.fromkeys((named, *asked, needed))
-        if each.startswith("--") and each != "--"
-    ]
-    line = f"{shlex.quote(config.path)} {' '.join(words[:MOST]) or '--OPTION VALUE'}"
-    return f"give the launch line: memcheck check --gpu {config.gpu or 'a100-80gb'} -- python {line}"
-
-
 def _asked(
     config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, found: ReadConfig, needed: str
 ) -> ReadConfig:
@@ -565,7 +569,7 @@ def _asked(
     others = list(dict.fromkeys(each.help for each in still if each.help and not _OPTION.search(each.help)))
     others += [each.help.partition(": --")[0] for each in still if " of " in each.help and "closest" in each.help]
     if LAUNCH in " ".join(each.help for each in still):
-        others = [_launch(config, job, needed), *(each for each in others if LAUNCH not in each)]
+        others = [launch_line(config, job, needed), *(each for each in others if LAUNCH not in each)]
         options = options if len(options) <= MOST_OPTIONS else []
     if any(not each.keys and not _OPTION.search(each.help) and LAUNCH not in each.help for each in still):
         options = []  # no answer makes a job of it

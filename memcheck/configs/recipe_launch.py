@@ -89,6 +89,8 @@ ENGINES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP"}
 """Switches of ``accelerate launch`` (``commands/launch.py``), and what its config calls them."""
 FILES = {"use_deepspeed": "deepspeed"}
 """The trainer's own argument for what such a switch turns on."""
+MIXED = "mixed_precision"
+"""What ``accelerate launch`` and its config call the dtype of the forward pass."""
 PARAMETERS = "training.precision.params"
 TRAINER = "training.trainer.name"
 ROWS = "training.sequences"
@@ -128,6 +130,9 @@ def join_launch(draft: Draft, world: int | None) -> Division | None:
     if found is None:
         return Division() if named else None
     found.gpus_per_node, found.inside, found.read = draft.config.gpus_per_node, draft.config.inside, draft.config.read
+    said = found.values.get(MIXED)
+    if isinstance(said, str) and not draft.config.has(MIXED):
+        draft.config.adopt(MIXED, said, found.at(MIXED))  # what TrainingArguments leaves as it is (training_args.py)
     reading = read_accelerate(found, world)
     for key, setting in reading.settings.items():
         if setting.assumed and not key.startswith(("hardware.", "parallelism.")):
@@ -148,7 +153,10 @@ def _in_arguments(draft: Draft) -> ConfigFile | None:
     processes.
     """
     config = draft.config
-    switch, kind = next((each for each in ENGINES.items() if on(draft, each[0])), ("", ""))
+    followed = {
+        name for name in ENGINES if str(config.values.get(name, "")).endswith(".py")
+    }  # a switch, and the script
+    switch, kind = next((each for each in ENGINES.items() if each[0] in followed or on(draft, each[0])), ("", ""))
     if not kind or isinstance(config.values.get(FILES.get(switch, "")), str):
         return None  # a file that the trainer names goes before the launcher's (training_args.py, __post_init__)
     if starts_processes(config) and not by_accelerate(config):

@@ -25,6 +25,16 @@ TRAINED = "SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2,
             "    model, other = make()\n"
         ),
         f"model = {MODEL}, dtype='bfloat16') if unknown() else {MODEL}, dtype='bfloat16')\n",
+        # a folder that is called as the model, or a cache of the Hub
+        (
+            "N = 'Qwen/Qwen2.5-0.5B'\ndef find():\n    for each in [p for p in ('', 'models/Qwen2.5-0.5B') if p]:\n"
+            "        if os.path.isdir(each):\n            return each\n    return N\n"
+            "model = AutoModelForCausalLM.from_pretrained(find(), dtype=torch.bfloat16)\n"
+        ),
+        (
+            "N = 'Qwen/Qwen2.5-0.5B'\nif os.path.isdir('c' + os.sep + N.replace('/', '__')):\n    M = 'c/Qwen__Qwen2.5-0.5B'\n"
+            "else:\n    M = N\nmodel = AutoModelForCausalLM.from_pretrained(M)\n"
+        ),
     ],
 )
 def test_what_both_branches_say_alike_is_known(code: str) -> None:

@@ -97,10 +97,9 @@ def test_a_launcher_beside_a_whole_script_counts(tmp_path: Path, monkeypatch: py
     assert read(tmp_path, monkeypatch, {"README.md": "python src/train.py --batch 1\n"}, whole).notes[0].location.path
     found = read(tmp_path, monkeypatch, {"README.md": "torchrun --nproc_per_node 4 src/train.py\n"}, whole)
     assert (found.problems, found.settings["hardware.gpus_per_node"].value) == ((), 4)
-    (problem,) = read(
-        tmp_path, monkeypatch, {"README.md": "accelerate launch --config_file z.yaml src/train.py\n"}, whole
-    ).problems
-    assert "how it splits the job is not known" in problem.message
+    lost = {"README.md": "accelerate launch --config_file z.yaml src/train.py\n"}
+    (problem,) = read(tmp_path, monkeypatch, lost, whole).problems
+    assert "there is no `z.yaml`" in problem.message
     assert "--gpus-per-node 8" in problem.help
 
 
@@ -111,3 +110,35 @@ def test_only_files_of_the_repository_are_read(tmp_path: Path, monkeypatch: pyte
     (inside / "docs").mkdir(parents=True)
     (inside / "docs" / "use.md").symlink_to(tmp_path / "README.md")
     assert read(inside, monkeypatch, {}).problems
+
+
+ZERO = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\ndeepspeed_config: {zero_stage: 3}\n"
+LOOP = """\
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(rows, batch_size=2, shuffle=True):
+    Accelerator().backward(model(**tokenizer(batch, max_length=512, truncation=True)).loss)
+"""
+IMPORTS = "import torch\nfrom accelerate import Accelerator\nfrom torch.utils.data import DataLoader\n"
+
+
+def test_what_accelerate_is_told_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its config and its own arguments say how the job is split and cast; a loop of one's own may not heed them."""
+    whole = SCRIPT.replace("o.model", "'Qwen/Qwen2.5-0.5B'").replace("gpt2", "Qwen/Qwen2.5-0.5B")
+    loop = f"{IMPORTS}from transformers import AutoModelForCausalLM\n{LOOP}"
+    stage, recipe = "parallelism.zero_stage", "training.precision.recipe"
+    for words, script, key, value in (
+        ("--config_file z.yaml src/train.py", whole, stage, 3),
+        ("--config_file z.yaml src/train.py", whole, "hardware.gpus_per_node", 8),
+        ("--num_processes 4 --use_fsdp src/train.py", whole, stage, 3),
+        ("--use_deepspeed --zero_stage 2 src/train.py", whole, "training.framework", "deepspeed"),
+        ("--mixed_precision bf16 src/train.py", loop, recipe, "bf16-mixed"),
+        ("src/train.py --model gpt2", whole, stage, 0),
+    ):
+        line = {"README.md": f"accelerate launch {words}\n", "z.yaml": ZERO}
+        found = read(tmp_path, monkeypatch, line, script)
+        assert (found.problems, found.settings[key].value) == ((), value), words
+    (problem,) = read(
+        tmp_path, monkeypatch, {"README.md": "accelerate launch --use_fsdp src/train.py --model gpt2\n"}, loop
+    ).problems
+    assert "whether this loop heeds it" in problem.message

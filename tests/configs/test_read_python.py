@@ -196,6 +196,17 @@ def test_what_only_a_run_gives_is_asked_for(code: str, name: str, said: str) -> 
     assert "found: SFTTrainer" in text
 
 
+def test_rows_that_the_tokenizer_cuts_shorter_are_a_note() -> None:
+    """Of rows that come as tokens, TRL's own limit cuts nothing more."""
+    code = (
+        f"rows = data.map(lambda each: tokenizer(each['text'], truncation=True, max_length=512))\n{MODEL.format('')}"
+        "SFTTrainer(model, SFTConfig(per_device_train_batch_size=1), train_dataset=rows).train()\n"
+    )
+    found = read(BASE + code)
+    assert values(BASE + code)["training.sequence_length"] == 1024
+    assert any("cuts rows at 512 tokens" in each.message for each in found.notes)
+
+
 def test_a_model_that_is_a_default_is_a_placeholder() -> None:
     """The launch line says which model it is."""
     code = (
@@ -203,6 +214,8 @@ def test_a_model_that_is_a_default_is_a_placeholder() -> None:
         "o = p.parse_args()\nSFTTrainer(o.model, SFTConfig(per_device_train_batch_size=1)).train()\n"
     )
     assert "give the launch line" in asks(BASE + code)
+    alone = code.replace("default='facebook/opt-125m'", "default=None")
+    assert "give the launch line" in asks(BASE + alone.replace("SFTTrainer(o.model", "SFTTrainer(o.model or 'gpt2'"))
     chosen = code.replace("default='facebook/opt-125m'", "default='s'").replace("SFTTrainer(o.model", "SFTTrainer(m")
     for pick in ("m = {'s': 'gpt2'}[o.model]\n", "if o.model == 's':\n    m = 'gpt2'\nelse:\n    m = 'gpt2-xl'\n"):
         assert "give the launch line" in asks(BASE + chosen.replace("SFTTrainer(m", f"{pick}SFTTrainer(m"))
