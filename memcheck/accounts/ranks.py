@@ -380,6 +380,15 @@ class Run(Record):
         return [f"{NUMBERED[self.unit.kind]} {self.first_layer + i}" for i in range(self.times)]
 
 
+class UnitRuns(Record):
+    """Some units of a rank in forward order."""
+
+    runs: tuple[Run, ...]
+    """Equal consecutive units are one run."""
+    output_needs_gradient: bool
+    """Whether the layers that read the units' output have to return a gradient for it."""
+
+
 class Part(Record):
     """Which layers a pipeline rank holds."""
 

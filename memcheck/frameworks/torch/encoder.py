@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.ranks import Run, Unit
+from memcheck.accounts.ranks import Run, Unit, UnitRuns
 from memcheck.autograd.context import Context, Setting, require_covered, touched, whole
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
@@ -24,15 +24,6 @@ from memcheck.models.types import Architecture, Attention, Block
 from memcheck.record import Record
 
 
-class EncoderUnits(Record):
-    """The units of an encoder."""
-
-    runs: tuple[Run, ...]
-    """Units in forward order; equal consecutive layers are one run."""
-    output_needs_gradient: bool
-    """The encoder's output wants a gradient."""
-
-
 def encoder_units(
     job: TrainingJob,
     architecture: Architecture,
@@ -42,7 +33,7 @@ def encoder_units(
     table_trained: bool,
     adds: bool,
     inventory: bool,
-) -> EncoderUnits:
+) -> UnitRuns:
     """Return the units of an encoder in forward order: its input, its layers, its last norm.
 
     ``base``: the setting of the decoder. ``table_trained``: the embedding is trained. ``adds``: some micro-batch adds
@@ -75,7 +66,7 @@ def encoder_units(
             input_needs_grad, index, layers_left = output_grad, index + count, layers_left - count
     end_setting = setting._replace(needs_input_gradient=input_needs_grad)
     runs.append(Run(_end(job, encoder, end_setting, adds=adds, inventory=inventory), 1))
-    return EncoderUnits(tuple(runs), input_needs_grad or setting.trained)
+    return UnitRuns(tuple(runs), input_needs_grad or setting.trained)
 
 
 def encoder_setting(job: TrainingJob, encoder: Encoder, base: Setting) -> Setting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import lru_cache
 
-from memcheck.accounts.ranks import Part, Run, Unit
+from memcheck.accounts.ranks import Part, Run, Unit, UnitRuns
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import engine_code
 from memcheck.frameworks.torch.data_parallel import (
@@ -40,6 +40,7 @@ from memcheck.frameworks.torch.rank_tensors import (
 )
 from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
+from memcheck.models.encoder import Encoder
 from memcheck.models.types import AltUpBlock, Architecture, Block, PictureBlock
 from memcheck.record import Record
 
@@ -110,92 +111,109 @@ class Units:
     def runs(self, part: Part) -> list[Run]:
         """Return the units of one pipeline rank in forward order, equal consecutive ones as one run.
 
-        The order is: encoder, embedding, vision tower, layers, head, as far as ``part`` has them. Layers differ in
-        whether their input needs a gradient, which is decided from the first layer on.
+        The order is: encoder, embedding, vision tower, layers, head, as far as ``part`` has them.
         """
-        job, base, frozen = self.job, self.base, self._frozen
-        checkpointing = job.checkpointing
-        input_grad = self._input_needs_grad(part)
         runs: list[Run] = []
-        encoder, table_trained = self.architecture.encoder, input_grad
-        if encoder is not None and part.has_embedding:
-            from memcheck.frameworks.torch.encoder import encoder_units
+        input_grad = self._input_needs_grad(part)
+        if part.has_embedding:
+            before_layers = self._before_layers(part, input_grad)
+            runs += before_layers.runs
+            input_grad = before_layers.output_needs_gradient
+        layers = self._layers(part, input_grad)
+        runs += layers.runs
+        if part.has_head:
+            graph = sum(run.times * run.unit.first_curve.until_graph_freed for run in runs)
+            states = sum(run.times * run.unit.first_curve.freed_input_bytes for run in runs if run.unit.kind == "block")
+            runs.append(Run(self._head(part, layers.output_needs_gradient, LayersBeforeHead(graph, states)), 1))
+        return runs
 
-            encoder_part = encoder_units(
-                job, self.architecture, encoder, base, table_trained=self._table_trained,
-                adds=self._added.adds_to_existing, inventory=self._inventory,
-            )  # fmt: skip
-            runs += encoder_part.runs
-            self.base = base = base._replace(encoder_output_grad=encoder_part.output_needs_gradient)
-        # the embedding, and towers; text that reads pictures by cross-attention is embedded after they have run
-        vision = self.architecture.vision
-        crossed = vision is not None and bool(vision.text_layers_that_read_images)
-        if part.has_embedding and not crossed:
-            runs.append(Run(self._embedding(part), 1))
-        if part.has_embedding and vision is None and self.architecture.others:
-            runs += self._idle_units()
-        if vision is not None and part.has_embedding:
-            from memcheck.frameworks.torch.tower_units import side_units
+    def _before_layers(self, part: Part, rows_grad: bool) -> UnitRuns:
+        """Return the units before the first layer: the embedding, with an encoder or towers as far as the model has
+        them.
 
-            side = side_units(
-                job,
-                self.architecture,
-                vision,
-                base,
-                rows_grad=input_grad,
-                adds=self._added.adds_to_existing,
-                inventory=self._inventory,
-            )
-            runs += side.runs
-            if crossed:
-                self.base = base = base._replace(encoder_output_grad=side.layers_need_input_gradient)
-                runs.append(Run(self._embedding(part), 1))
-            else:
-                input_grad = side.layers_need_input_gradient
-        if encoder is not None and part.has_embedding:
-            from memcheck.frameworks.torch.encoder import decoder_embedding
+        ``rows_grad``: the looked-up rows need a gradient.
+        """
+        vision, encoder = self.architecture.vision, self.architecture.encoder
+        if encoder is not None:
+            return UnitRuns(self._encoder_and_embedding(part, encoder, rows_grad), rows_grad)
+        embedding = Run(self._embedding(part), 1)
+        if vision is None:
+            idle = self._idle_units() if self.architecture.others else []
+            return UnitRuns((embedding, *idle), rows_grad)
+        from memcheck.frameworks.torch.tower_units import side_units
 
-            lookup = decoder_embedding(
-                runs[-1].unit, self.architecture, base, table_trained=table_trained, mode=checkpointing.mode
-            )
-            runs[-1] = runs[-1]._replace(unit=lookup)
-        # the layers, of which equal consecutive ones are one run
-        outliving = sum(run.unit.first_curve.until_graph_freed for run in runs)
-        adapted = base.adapter is not None and base.adapter.targets != ()
+        tower = side_units(
+            self.job, self.architecture, vision, self.base, rows_grad=rows_grad, adds=self._added.adds_to_existing,
+            inventory=self._inventory,
+        )  # fmt: skip
+        if self._reads_pictures:  # the text is embedded after the tower has run
+            self.base = self.base._replace(encoder_output_grad=tower.output_needs_gradient)
+            return UnitRuns((*tower.runs, Run(self._embedding(part), 1)), rows_grad)
+        return UnitRuns((embedding, *tower.runs), tower.output_needs_gradient)
+
+    def _encoder_and_embedding(self, part: Part, encoder: Encoder, rows_grad: bool) -> tuple[Run, ...]:
+        """Return the units of an encoder, then the embedding of its decoder, whose rows need a gradient or not."""
+        from memcheck.frameworks.torch.encoder import decoder_embedding, encoder_units
+
+        encoded = encoder_units(
+            self.job, self.architecture, encoder, self.base, table_trained=self._table_trained,
+            adds=self._added.adds_to_existing, inventory=self._inventory,
+        )  # fmt: skip
+        self.base = self.base._replace(encoder_output_grad=encoded.output_needs_gradient)
+        mode, embedding = self.job.checkpointing.mode, self._embedding(part)
+        lookup = decoder_embedding(embedding, self.architecture, self.base, table_trained=rows_grad, mode=mode)
+        return (*encoded.runs, Run(lookup, 1))
+
+    def _layers(self, part: Part, input_grad: bool) -> UnitRuns:
+        """Return a rank's layers in forward order.
+
+        Equal layers are told apart by whether their input needs a gradient: from the first trained layer on it does.
+        ``input_grad``: the first layer's input does already.
+        """
+        runs: list[Run] = []
         end_of_readers = self._end_of_readers(part)
-        for block, index, times in _layer_groups(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
-            layers_left = times
-            while layers_left:
-                trained = self._trains(block) and index not in frozen
+        interval = self.job.checkpointing.every_n_layers
+        for block, index, times in _layer_groups(self.architecture.blocks, part, self._frozen, interval):
+            trained = self._trains(block) and index not in self._frozen
+            end = index + times
+            while index < end:
                 external = index == part.first_layer > 0
-                # the backward's first layer is where gradients start that all of an encoder-decoder's add up
-                has_last_reader = index + layers_left == end_of_readers
-                gathers = has_last_reader and layers_left == 1
+                has_last_reader = end == end_of_readers
+                # the backward's first layer is where gradients start that all readers of a shared tensor add up
+                gathers = has_last_reader and index == end - 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
-                # the graph begins in a layer with an adapted module, or one that reads pictures of a trained tower
-                has_adapter = adapted and unit.first_curve.output_gradient_bytes > 0
-                reads_pictures = crossed and base.encoder_output_grad and isinstance(block, PictureBlock)
-                output_grad = input_grad or trained or has_adapter or reads_pictures
+                output_grad = input_grad or trained or self._starts_graph(block, unit)
                 # a layer with another input than the layers after it is a run of its own, and so is the last reader
                 own_run = external or output_grad != input_grad or (index == 0 and self._widens_first)
-                count = 1 if own_run else layers_left
-                if has_last_reader and count == layers_left > 1:
+                count = 1 if own_run else end - index
+                if has_last_reader and count == end - index > 1:
                     count -= 1
-                outliving += count * unit.first_curve.until_graph_freed
                 _append(runs, unit, index, count)
-                input_grad, index, layers_left = output_grad, index + count, layers_left - count
-        return self._with_head(runs, part, input_grad, outliving)
+                input_grad, index = output_grad, index + count
+        return UnitRuns(tuple(runs), input_grad)
+
+    def _starts_graph(self, block: Block, unit: Unit) -> bool:
+        """Say whether a frozen layer's output needs a gradient although its input needs none.
+
+        It does if the layer has an adapter, or reads the pictures of a trained tower.
+        """
+        has_adapter = self.base.adapter is not None and self.base.adapter.targets != ()
+        if has_adapter and unit.first_curve.output_gradient_bytes > 0:
+            return True
+        return self._reads_pictures and self.base.encoder_output_grad and isinstance(block, PictureBlock)
+
+    @property
+    def _reads_pictures(self) -> bool:
+        """Whether layers of text read pictures by cross-attention (Llama 3.2 Vision)."""
+        vision = self.architecture.vision
+        return vision is not None and bool(vision.text_layers_that_read_images)
 
     def _end_of_readers(self, part: Part) -> int:
         """Return the number after the last layer that reads a shared tensor, such as the encoder's output; -1: none."""
         if self._shares:
             return part.end_layer
         vision = self.architecture.vision
-        return (
-            1 + max(vision.text_layers_that_read_images)
-            if vision is not None and vision.text_layers_that_read_images
-            else -1
-        )
+        return 1 + max(vision.text_layers_that_read_images) if vision is not None and self._reads_pictures else -1
 
     def _trains(self, block: Block) -> bool:
         """Return whether a layer's own weights need gradients.
@@ -226,17 +244,6 @@ class Units:
         from memcheck.job.images import NO_PICTURES
 
         return idle_units(self.job, self.architecture, self.base, NO_PICTURES)
-
-    def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
-        """Return the runs with the head at their end, if ``part`` has it.
-
-        ``input_grad``: the head's input needs a gradient. ``graph``: bytes of the layers' graph that outlive a
-        backward.
-        """
-        if part.has_head:
-            states = sum(run.times * run.unit.first_curve.freed_input_bytes for run in runs if run.unit.kind == "block")
-            runs.append(Run(self._head(part, input_grad, graph, states), 1))
-        return runs
 
     def _embedding(self, part: Part) -> Unit:
         """Return the unit of the embedding of a rank with this part of the model, which may have the tied head."""
@@ -285,19 +292,13 @@ class Units:
             unit = self._alike[key] = self._equal.setdefault(unit, unit)
         return unit
 
-    def _head(self, part: Part, input_grad: bool, graph: int, states: int) -> Unit:
-        """Return the unit of final norm, head and loss.
-
-        ``graph``: bytes that outlive the layers' backward. ``states``: bytes of the outputs of all layers.
-        """
-        key = (part.has_embedding, input_grad, graph, states)
+    def _head(self, part: Part, input_grad: bool, layers: LayersBeforeHead) -> Unit:
+        """Return the unit of final norm, head and loss. ``layers``: what the loss keeps alive of the layers."""
+        key = (part.has_embedding, input_grad, layers)
         unit = self._ends.get(key)
         if unit is None:
             base, (adds, _, outside, _) = self.base._replace(needs_input_gradient=input_grad), self._added
-            job, architecture = self.job, self.architecture
-            unit = head_unit(
-                job, architecture, base, part, adds, outside, LayersBeforeHead(graph, states), self._inventory
-            )
+            unit = head_unit(self.job, self.architecture, base, part, adds, outside, layers, self._inventory)
             self._ends[key] = unit
         return unit
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.ranks import Run, Unit
+from memcheck.accounts.ranks import Run, Unit, UnitRuns
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting, elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.curve import Curve, curve_without_input, peak_of, replay
@@ -110,15 +110,6 @@ RECOMPUTED = "vit_gradient_checkpointing"
 """ms-swift's option: whether the tower's layers are recomputed with the language model's."""
 
 
-class SideUnits(Record):
-    """The units of a vision tower, and whether the language model's first layer needs a gradient of its input."""
-
-    runs: tuple[Run, ...]
-    """Units in forward order; equal consecutive layers are one run."""
-    layers_need_input_gradient: bool
-    """Whether the input of the language model's first layer needs a gradient."""
-
-
 def side_units(
     job: TrainingJob,
     architecture: Architecture,
@@ -128,7 +119,7 @@ def side_units(
     rows_grad: bool,
     adds: bool,
     inventory: bool,
-) -> SideUnits:
+) -> UnitRuns:
     """Return the units of a vision tower in forward order: stem, layers, mergers of earlier layers' rows, projector.
 
     ``base``: the setting of the language model. ``rows_grad``: the looked-up text rows need a gradient. ``adds``: some
@@ -137,7 +128,7 @@ def side_units(
     pictures = pictures_of(job, vision)
     idle, pooling = split_pooling(idle_units(job, architecture, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
-        return SideUnits(tuple(idle), rows_grad)
+        return UnitRuns(tuple(idle), rows_grad)
     tower = _TowerUnits(job, architecture, vision, base, pictures, adds=adds, inventory=inventory)
     stem, layers = tower.stem(), tower.layers()
     unread_layers = tower.unread_layers()
@@ -152,11 +143,11 @@ def side_units(
     if vision.text_layers_that_read_images:  # layers of text read the image tokens by cross attention
         reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
         last = reading_unit(job, vision, projector, reading, waiting_gradients, adds=adds, inventory=inventory)
-        return SideUnits((*runs, Run(last, 1)), output_needs_grad)
+        return UnitRuns((*runs, Run(last, 1)), output_needs_grad)
     end = _projector_unit(
         job, architecture, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory
     )
-    return SideUnits((*runs, Run(end, 1)), rows_grad or output_needs_grad)
+    return UnitRuns((*runs, Run(end, 1)), rows_grad or output_needs_grad)
 
 
 class _TowerUnits:
