@@ -78,7 +78,7 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
     block_input = x.storage
 
     def run(box: list[Storage]) -> list[Storage | None]:
-        return _backward(tape, sizes, weights, saved, box)
+        return _Backward(tape, sizes, saved).run(weights, box)
 
     del forward_variables
     out = tape.record(out, (x, *(tape.parameter(weight) for weight in weights)), run, saves=(block_input,))
@@ -153,65 +153,81 @@ def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tupl
     return [normed, projected, product, new(sizes.hidden, "w2")], saved
 
 
-def _backward(
-    tape: Tape, sizes: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
-) -> list[Storage | None]:
-    """Run a compiled block's backward: MLP, second norm, attention, first norm; return the gradients of x and weights.
+class _Backward(Record):
+    """The backward of a compiled block in two parts. A part's local variables are buffers that are freed at its end."""
 
-    ``weights``: both norms, wqkv, wo, w1, w3, w2. ``saved``: the forward's tensors by name, each freed after its last
-    use, because AOTAutograd passes boxed arguments; what is not there is recomputed. ``box``: holds the output
-    gradient.
-    """
+    tape: Tape
+    sizes: _Sizes
+    saved: dict[str, Storage]
+    """The forward's tensors by name. AOTAutograd passes boxed arguments: each is freed after its last use."""
 
-    def new(columns: int, label: str) -> Storage:
-        return tape.new((sizes.tokens, columns), sizes.dtype, label)
+    def run(self, weights: list[Parameter], box: list[Storage]) -> list[Storage | None]:
+        """Run the backward and return the gradients of the block's input and of ``weights``, in their order.
 
-    norm1, norm2, wqkv, wo, w1, w3, w2 = weights
+        ``box``: holds the output gradient.
+        """
+        gradients = [self._weight_gradient(norm) for norm in weights[:2]]
+        residual_gradient, mlp_gradients = self._feed_forward(weights[4:], box)
+        input_gradient, attention_gradients = self._attention(weights[2:4])
+        del residual_gradient  # the first norm's backward has added it
+        self.saved.clear()
+        return [input_gradient, *gradients, *attention_gradients, *mlp_gradients]
 
-    def weight_gradient(weight: Parameter) -> Storage:
-        return tape.new(weight.shape, weight.dtype, weight.name + " dW")
+    def _feed_forward(self, weights: list[Parameter], box: list[Storage]) -> tuple[Storage, list[Storage]]:
+        """Run from the block's output to the second norm; return the residual's gradient, and those of w1, w3, w2.
 
-    def saved_or_recomputed(name: str, columns: int) -> Storage:
-        return saved.pop(name) if name in saved else new(columns, f"{name}, again")
+        ``weights``: w1, w3, w2. ``box``: holds the output gradient, which the norm's backward reads last.
+        """
+        hidden, width = self.sizes.hidden, self.sizes.width
+        w1, w3, w2 = weights
+        projected, normed = self._saved_or_again("wo", hidden), self._saved_or_again("hidden", hidden)
+        up, product = self._saved_or_again("w3", width), self._saved_or_again("product", width)
+        w2_gradient = self._weight_gradient(w2)
+        product_gradient = self._new(width, "w2 dX")
+        del product
+        gate_gradient, up_gradient = self._new(width, "w1 gradient"), self._new(width, "w3 gradient")
+        del product_gradient, up
+        self.saved.pop("w1")
+        w3_gradient = self._weight_gradient(w3)
+        through_w3 = self._new(hidden, "w3 dX")
+        del up_gradient
+        w1_gradient = self._weight_gradient(w1)
+        through_w1 = self._new(hidden, "w1 dX")
+        del gate_gradient, normed
+        residual_gradient = self._new(hidden, "norm backward")
+        box.clear()
+        del through_w1, through_w3, projected
+        return residual_gradient, [w1_gradient, w3_gradient, w2_gradient]
 
-    # the MLP, of which up is recomputed if it was not saved
-    norm1_gradient, norm2_gradient = weight_gradient(norm1), weight_gradient(norm2)
-    projected = saved_or_recomputed("wo", sizes.hidden)
-    hidden = saved_or_recomputed("hidden", sizes.hidden)
-    up = saved_or_recomputed("w3", sizes.width)
-    product = saved_or_recomputed("product", sizes.width)
-    w2_gradient = weight_gradient(w2)
-    product_gradient = new(sizes.width, "w2 dX")
-    del product
-    gate_gradient, up_gradient = new(sizes.width, "w1 gradient"), new(sizes.width, "w3 gradient")
-    del product_gradient, up
-    saved.pop("w1")
-    w3_gradient = weight_gradient(w3)
-    through_w3 = new(sizes.hidden, "w3 dX")
-    del up_gradient
-    w1_gradient = weight_gradient(w1)
-    through_w1 = new(sizes.hidden, "w1 dX")
-    del gate_gradient, hidden
-    residual_gradient = new(sizes.hidden, "norm backward")
-    box.clear()
-    del through_w1, through_w3, projected
-    # attention, from the output projection to the joined q, k and v
-    wo_gradient = weight_gradient(wo)
-    attention_gradient = new(sizes.query, "wo dX")
-    q = saved_or_recomputed("q", sizes.query)
-    k, v = saved_or_recomputed("k", sizes.keys), saved_or_recomputed("v", sizes.keys)
-    saved.pop("qkv", q)
-    qkv_gradients = [new(columns, "attention backward") for columns in (sizes.query, sizes.keys, sizes.keys)]
-    del attention_gradient, q, k, v
-    del saved["attention"], saved["logsumexp"]
-    joined_gradient = new(sizes.projected, "qkv gradient")
-    del qkv_gradients
-    normed = saved_or_recomputed("normed", sizes.hidden)
-    wqkv_gradient = weight_gradient(wqkv)
-    through_wqkv = new(sizes.hidden, "wqkv dX")
-    del normed, joined_gradient
-    input_gradient = new(sizes.hidden, "block input gradient")
-    del through_wqkv, residual_gradient
-    saved.clear()
-    mlp_gradients = [w1_gradient, w3_gradient, w2_gradient]
-    return [input_gradient, norm1_gradient, norm2_gradient, wqkv_gradient, wo_gradient, *mlp_gradients]
+    def _attention(self, weights: list[Parameter]) -> tuple[Storage, list[Storage]]:
+        """Run from the output projection to the first norm; return the input's gradient, and those of wqkv, wo."""
+        hidden, query, keys = self.sizes.hidden, self.sizes.query, self.sizes.keys
+        wqkv, wo = weights
+        wo_gradient = self._weight_gradient(wo)
+        attention_gradient = self._new(query, "wo dX")
+        q, k, v = (self._saved_or_again(name, columns) for name, columns in (("q", query), ("k", keys), ("v", keys)))
+        self.saved.pop("qkv", None)
+        qkv_gradients = [self._new(columns, "attention backward") for columns in (query, keys, keys)]
+        del attention_gradient, q, k, v
+        del self.saved["attention"], self.saved["logsumexp"]
+        joined_gradient = self._new(self.sizes.projected, "qkv gradient")
+        del qkv_gradients
+        normed = self._saved_or_again("normed", hidden)
+        wqkv_gradient = self._weight_gradient(wqkv)
+        through_wqkv = self._new(hidden, "wqkv dX")
+        del normed, joined_gradient
+        input_gradient = self._new(hidden, "block input gradient")
+        del through_wqkv
+        return input_gradient, [wqkv_gradient, wo_gradient]
+
+    def _new(self, columns: int, label: str) -> Storage:
+        """Allocate a buffer (tokens, columns)."""
+        return self.tape.new((self.sizes.tokens, columns), self.sizes.dtype, label)
+
+    def _weight_gradient(self, weight: Parameter) -> Storage:
+        """Allocate the gradient of a weight."""
+        return self.tape.new(weight.shape, weight.dtype, weight.name + " dW")
+
+    def _saved_or_again(self, name: str, columns: int) -> Storage:
+        """Take a tensor (tokens, columns) out of the saved ones, or compute it again if the forward did not save it."""
+        return self.saved.pop(name) if name in self.saved else self._new(columns, f"{name}, again")

@@ -33,20 +33,14 @@ from memcheck.models.types import Architecture, Block, Mixer
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
     """Return the setting that all units of a job share: shapes, dtypes, kernels and parallelism of one rank.
 
-    ``grad_dtype``: dtype of gradients that are accumulated until a reduction (:class:`Accumulation`). Sequences are
-    divided by context parallelism. ``encoder_length`` is the number of tokens of an encoder, or of images that text
-    layers read by cross attention.
+    ``grad_dtype``: dtype of gradients that are accumulated until a reduction (:class:`Accumulation`).
     """
     layout, recipe, style = job.layout, job.recipe, job.framework.style
-    placement = placement_of(job)
-    unit_dtype = recipe.compute if not recipe.autocast else recipe.params
-    if job.prepares_kbit:
-        unit_dtype = "fp32"
-    autocast = autocast_dtype(job)
-    narrow = autocast is not None and unit_dtype != "fp32"
+    placement, parameter_dtype = placement_of(job), _parameter_dtype(job)
     decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
         encoded, decoded = lengths(job, architecture.encoder)
+    stores_recipe_dtype = parameter_dtype == recipe.params and all_gather_dtype(job) is None
     setting = Setting(
         style=style,
         batch=job.rows // job.sequences_per_row,
@@ -59,9 +53,9 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert_parallel=placement.expert,
         expert_tensor_parallel=placement.expert_tensor,
-        param_dtype=unit_dtype,
-        compute_dtype=unit_dtype,
-        autocast_dtype=autocast,
+        param_dtype=parameter_dtype,
+        compute_dtype=parameter_dtype,
+        autocast_dtype=autocast_dtype(job),
         attention=job.attention,
         trained=placement.trained,
         frozen_modules=placement.frozen,
@@ -73,28 +67,47 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         grad_dtype=grad_dtype,
         has_grad_hooks=job.framework.data_parallel == "zero",
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
-        residual_dtype="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
-        encoder_output_dtype="fp32" if narrow and widens_encoded(architecture) else None,
         recurrent_kernels=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
         recomputes_all_to_all=job.framework.predates(job.framework_version, "kept exchanges"),
         streams=architecture.streams,
-        fp32_params=kept_names(job) if unit_dtype == recipe.params and all_gather_dtype(job) is None else (),
+        fp32_params=kept_names(job) if stores_recipe_dtype else (),
         options=job.options,
     )
+    setting = _with_stream_dtypes(setting, job, architecture)
+    if all_gather_dtype(job) is not None and job.fsdp == 2 and style.runs_transformers_modules:
+        setting = setting._replace(rotary_table_rows=rotary_rows(architecture, setting.sequence, setting.batch))
+    return _with_pictures(setting, job, architecture)
+
+
+def _parameter_dtype(job: TrainingJob) -> str:
+    """Return the dtype in which a unit's forward finds its weights, before autocast."""
+    if job.prepares_kbit:
+        return "fp32"
+    return job.recipe.params if job.recipe.autocast else job.recipe.compute
+
+
+def _with_stream_dtypes(setting: Setting, job: TrainingJob, architecture: Architecture) -> Setting:
+    """Return the setting with the dtypes of the residual stream and of an encoder's output, where norms widen them."""
+    narrow = setting.autocast_dtype is not None and setting.param_dtype != "fp32"
+    if upcasts_ends(job) or widens_stream(architecture, autocast=narrow):
+        setting = setting._replace(residual_dtype="fp32")
+    if narrow and widens_encoded(architecture):
+        setting = setting._replace(encoder_output_dtype="fp32")
     if widens_inside(architecture, setting):  # a norm after the encoder's layers makes its output as narrow as itself
         setting = setting._replace(residual_dtype="fp32", encoder_output_dtype=setting.param_dtype)
-    if (
-        all_gather_dtype(job) is not None and job.fsdp == 2 and style.runs_transformers_modules
-    ):  # of transformers' own classes
-        setting = setting._replace(rotary_table_rows=rotary_rows(architecture, setting.sequence, setting.batch))
+    return setting
+
+
+def _with_pictures(setting: Setting, job: TrainingJob, architecture: Architecture) -> Setting:
+    """Return the setting with the image tokens per sample, if layers of text read them by cross-attention."""
     vision = architecture.vision
     if vision is None or not vision.text_layers_that_read_images:
         return setting
     from memcheck.job.images import pictures_of
 
-    encoded = pictures_of(job, vision).pictures * vision.tokens_per_tile // job.rows
-    return setting._replace(encoder_length=encoded, encoder_output_dtype=setting.autocast_dtype)
+    image_tokens = pictures_of(job, vision).pictures * vision.tokens_per_tile // job.rows
+    return setting._replace(encoder_length=image_tokens, encoder_output_dtype=setting.autocast_dtype)
 
 
 def masks_of(architecture: Architecture, setting: Setting) -> Masks:
