@@ -247,6 +247,45 @@ class Group(Record):
     """
 
 
+class _GroupedTensor(Record):
+    """A parameter of an FSDP2 group, on one rank."""
+
+    tensor: LocalTensor
+    ranks: int
+    """The ranks over which it is sharded; 1: one rank has all of it."""
+    shard: int
+    """Elements of the largest shard, to which the others are padded."""
+    stored_item: int
+    """Bytes of an element as it is stored."""
+    gathered_item: int
+    """Bytes of an element in the all-gather's output."""
+
+    @property
+    def padded(self) -> int:
+        """Elements of all shards together."""
+        return self.shard * self.ranks
+
+    @property
+    def unsharded_bytes(self) -> int:
+        """Bytes of the unsharded parameter."""
+        return rounded(self.padded * self.gathered_item)
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether it is gathered in another dtype than it is stored in."""
+        return self.gathered_item != self.stored_item
+
+
+def _grouped(tensor: LocalTensor, ranks: int, recipe: Recipe, *, casts_every_tensor: bool) -> _GroupedTensor:
+    """Return a parameter with its sizes. ``casts_every_tensor``: also one with a dtype of its own is cast."""
+    shard = shard_numel(tensor, ranks)
+    if is_four_bits(tensor.dtype):  # bitsandbytes packs its weights into bytes, which are never cast
+        return _GroupedTensor(tensor, ranks, shard, stored_item=1, gathered_item=1)
+    stored_item = DTYPE_BYTES[tensor.dtype or recipe.params]
+    gathered_item = DTYPE_BYTES[recipe.compute] if tensor.dtype is None or casts_every_tensor else stored_item
+    return _GroupedTensor(tensor, ranks, shard, stored_item, gathered_item)
+
+
 def fsdp_group(
     tensors: list[tuple[LocalTensor, int]],
     recipe: Recipe,
@@ -266,54 +305,33 @@ def fsdp_group(
     reads accumulated gradients. ``divides_gradients``: gradients of parameters that one rank has are divided by a
     factor of the framework.
     """
-    compute_bytes, reduce_bytes = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce]
-    accumulation_bytes = DTYPE_BYTES[accumulation_dtype]
-    flat = gathered = cast = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
-    divided = largest_unsharded_cast = 0
-    for t, shards in tensors:
-        if leaves_whole_experts and t.expert and shards == 1:  # only its gradient is counted
-            if t.trained:
-                alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params])
-            continue
-        shard = shard_numel(t, shards)
-        padded_numel = shard * shards
-        if is_four_bits(t.dtype):
-            stored_bytes = element_bytes = 1  # bitsandbytes packs its weights into bytes, which are never cast
-        else:
-            stored_bytes = DTYPE_BYTES[t.dtype or recipe.params]
-            element_bytes = compute_bytes if t.dtype is None or casts_every_tensor else DTYPE_BYTES[t.dtype]
-        # the all-gather's output is one flat tensor, which is copied out into one tensor per parameter
-        unsharded_bytes = rounded(padded_numel * element_bytes)
-        gathered += unsharded_bytes
-        is_cast = element_bytes != stored_bytes
-        if shards > 1:
-            flat += padded_numel * element_bytes
-            if is_cast:
-                cast += shard * element_bytes
-            if t.sharded_dim:
-                copied += unsharded_bytes
-        elif is_cast:
-            largest_unsharded_cast = max(largest_unsharded_cast, unsharded_bytes)
-        if t.trained:  # the reduce-scatter reads one flat tensor, and writes another of this rank's shards
-            reduce_in += padded_numel * reduce_bytes
-            if divides_gradients and shards == 1:
-                divided += padded_numel * reduce_bytes
-            reduce_out += shard * reduce_bytes
-            sharded += shard * stored_bytes
-            accumulated += rounded(t.numel * accumulation_bytes)
-            last = rounded(t.numel * (accumulation_bytes if reduces_accumulated else element_bytes))
+    reduce_item, accumulation_item = DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[accumulation_dtype]
+    members, whole_experts = list[_GroupedTensor](), list[_GroupedTensor]()
+    for tensor, ranks in tensors:
+        member = _grouped(tensor, ranks, recipe, casts_every_tensor=casts_every_tensor)
+        is_left_out = leaves_whole_experts and tensor.expert and ranks == 1
+        (whole_experts if is_left_out else members).append(member)
+    sharded = [m for m in members if m.ranks > 1]
+    trained = [m for m in members if m.tensor.trained]
+    largest_cast = max((m.unsharded_bytes for m in members if m.ranks == 1 and m.is_cast), default=0)
+    divided = [m.padded for m in trained if m.ranks == 1] if divides_gradients else []
+    last = 0
+    if trained:
+        last = trained[-1].tensor.numel * (accumulation_item if reduces_accumulated else trained[-1].gathered_item)
     return Group(
-        all_gather_output=rounded(flat),
-        unsharded_params=gathered,
-        reduce_scatter_input=rounded(reduce_in),
-        reduce_scatter_output=rounded(reduce_out),
-        sharded_gradients=rounded(sharded),
-        unsharded_gradients=accumulated,
-        copy_out_temporaries=copied + largest_unsharded_cast,
-        unmanaged_expert_gradients=alone,
-        all_gather_input=rounded(cast),
-        last_unsharded_gradient=last,
-        divided_gradients=rounded(divided),
+        all_gather_output=rounded(sum(m.padded * m.gathered_item for m in sharded)),
+        unsharded_params=sum(m.unsharded_bytes for m in members),
+        reduce_scatter_input=rounded(sum(m.padded for m in trained) * reduce_item),
+        reduce_scatter_output=rounded(sum(m.shard for m in trained) * reduce_item),
+        sharded_gradients=rounded(sum(m.shard * m.stored_item for m in trained)),
+        unsharded_gradients=sum(rounded(m.tensor.numel * accumulation_item) for m in trained),
+        copy_out_temporaries=sum(m.unsharded_bytes for m in sharded if m.tensor.sharded_dim) + largest_cast,
+        unmanaged_expert_gradients=sum(
+            rounded(m.tensor.numel * m.stored_item) for m in whole_experts if m.tensor.trained
+        ),
+        all_gather_input=rounded(sum(m.shard * m.gathered_item for m in sharded if m.is_cast)),
+        last_unsharded_gradient=rounded(last),
+        divided_gradients=rounded(sum(divided) * reduce_item),
     )
 
 

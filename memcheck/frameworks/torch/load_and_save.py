@@ -7,11 +7,11 @@ from functools import lru_cache
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import Part, ResidentTensors
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, unfilled, weight_bytes
-from memcheck.autograd.context import Context
+from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, ends_have_own_groups, fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.end_units import LayersBeforeHead, head_of, run_head
-from memcheck.frameworks.torch.forward_only_pass import layer_gathers, layers_without_grad
+from memcheck.frameworks.torch.forward_only_pass import LayersForward, layer_gathers, layers_without_grad
 from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors, is_tied
 from memcheck.frameworks.torch.resident import (
     PACKED,
@@ -24,6 +24,7 @@ from memcheck.frameworks.torch.resident import (
     unit_counts,
 )
 from memcheck.frameworks.torch.units import base_setting
+from memcheck.frameworks.transformers.head import Head
 from memcheck.job.keys import state_key
 from memcheck.job.training import shards_parameters
 from memcheck.job.types import Objective, TrainingJob
@@ -151,7 +152,7 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
     )
     if evaluation.keeps_logits and job.objective.name == "sft":
         job = job._replace(objective=Objective())  # a fused head makes them after all
-    forward_peak, logits_bytes = _step(job, checked_architecture(job, architecture))
+    forward_peak, logits_bytes = _evaluation_forward(job, checked_architecture(job, architecture))
     earlier_logits = concatenated = 0
     if evaluation.keeps_logits:
         earlier_steps = evaluation.steps - 1
@@ -175,69 +176,105 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
     )
 
 
-def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
-    """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns.
+class _EvaluationForward(Record):
+    """Bytes of an evaluation batch's forward."""
 
-    The layers run first, whose peak is ``layers``; then the head runs on the last hidden state. FSDP's root group, the
-    embedding and the head, is gathered all the time. Where Accelerate makes both groups of their own, the head's comes
-    after the layers, and its flat buffer stays until the root's forward returns.
-    """
+    peak: int
+    logits: int
+    """Logits that the forward returns."""
+
+
+def _evaluation_forward(job: TrainingJob, architecture: Architecture) -> _EvaluationForward:
+    """Return the bytes of an evaluation batch's forward: its layers, then the head on the last hidden state."""
     base = base_setting(job, architecture, None)._replace(needs_input_gradient=False)
-    layers, cast_bytes = layers_without_grad(architecture, base)
+    whole_model = Part(0, architecture.num_layers, has_embedding=True, has_head=True)
+    head = head_of(job, architecture, base, whole_model, gradient_dtype=None, layers=LayersBeforeHead())
+    layers = layers_without_grad(architecture, base)
+    ends = _EndGroups()
+    if uses_fsdp(job):
+        ends = _end_groups(job, architecture, base, head)
+        with_gathers = layers.peak + layer_gathers(job, architecture, base)
+        layers = layers._replace(peak=max(with_gathers, ends.before_layers))
     tape = Tape(autocast=base.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, base)
-    part = Part(0, architecture.num_layers, has_embedding=True, has_head=True)
-    head = head_of(job, architecture, base, part, gradient_dtype=None, layers=LayersBeforeHead())
-    tied = is_tied(architecture, base.tensor_parallel)
-    has_end_groups, gathered, flat = ends_have_own_groups(job), 0, 0
-    if uses_fsdp(job):
-        embedding = embedding_tensors(architecture, base.tensor_parallel, base.trained)
-        last = head_tensors(
-            architecture,
-            base.tensor_parallel,
-            tied,
-            head.trained,
-            ends_trained=(base.trained, base.trained),
-            has_adapters=base.adapter is not None,
-        )
-        if has_end_groups:
-            first, group = _gathered(job, embedding), _gathered(job, last)
-        else:
-            first = group = _gathered(job, (*embedding, *last))
-        gathered = group.unsharded_params
-        layers += layer_gathers(job, architecture, base)
-        layers = max(layers, first.all_gather_output + (first.unsharded_params if has_end_groups else 0))
-        flat = group.all_gather_output if has_end_groups else 0
-    # replay: the root's parameters stay, and those of a head's own group come when the layers' peak is over
-    root = [tape.new((gathered,), "int8", "gathered parameters of the root")] if gathered and not has_end_groups else []
-    before = tape.new((layers,), "int8", "layers")
-    del before
-    root += [tape.new((gathered,), "int8", "gathered parameters of the head")] if has_end_groups else []
-    if flat and not head.objective.loss_after_model:  # the last flat buffer, until the model returns
-        root.append(tape.new((flat,), "int8", "flat buffer of the head"))
-    if cast_bytes:  # kept with those of the head, until autocast is left
-        tape.casts[0] = tape.value((cast_bytes,), "int8", "autocast copies")
-    shape = (ctx.residual_tokens * base.streams, ctx.hidden)
-    x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
-    loss = run_head(ctx, head, x)
-    high = max(tape.peak, tape.earlier_peak)
-    if head.objective.loss_after_model and ctx.final_norm_peak is not None:
-        high = max(high, ctx.final_norm_peak.bytes + flat)
+    loss_after_model = head.objective.loss_after_model
+    live = _run_end(ctx, head, layers, ends if not loss_after_model else ends._replace(head_buffer=0))
+    peak = max(tape.peak, tape.earlier_peak)
+    if loss_after_model and ctx.final_norm_peak is not None:
+        peak = max(peak, ctx.final_norm_peak.bytes + ends.head_buffer)
     outputs_in_fp32 = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
-    logits = 0
-    for value in ctx.model_outputs:
-        logits += rounded(value.numel * ITEM_BYTES["fp32" if outputs_in_fp32 else value.dtype])
+    logits = sum(
+        rounded(value.numel * ITEM_BYTES["fp32" if outputs_in_fp32 else value.dtype]) for value in ctx.model_outputs
+    )
     if outputs_in_fp32 and ctx.model_outputs:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
-        high = max(high, tape.live + logits)
-    if head.objective.loss_after_model and job.objective.keeps_evaluation_logits:
-        logits = rounded(
-            ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if outputs_in_fp32 else base.param_dtype]
-        )
-    ctx.model_outputs.clear()
-    del root, loss
-    return high, logits
+        peak = max(peak, tape.live + logits)
+    live.clear()
+    if loss_after_model and job.objective.keeps_evaluation_logits:
+        item_bytes = ITEM_BYTES["fp32" if outputs_in_fp32 else base.param_dtype]
+        logits = rounded(ctx.tokens * architecture.vocab_size * item_bytes)
+    return _EvaluationForward(peak, logits)
+
+
+def _run_end(ctx: Context, head: Head, layers: LayersForward, ends: _EndGroups) -> list[object]:
+    """Replay the layers as their peak alone, then the head, on the tape of ``ctx``.
+
+    Returns the tensors, besides the model's outputs, that are live until the root's forward returns.
+    """
+    tape, base = ctx.tape, ctx.setting
+    live: list[object] = []
+    if ends.root:
+        live.append(tape.new((ends.root,), "int8", "gathered parameters of the root"))
+    peak_of_layers = tape.new((layers.peak,), "int8", "layers")
+    del peak_of_layers  # it is over when the head's own group is gathered
+    if ends.head:
+        live.append(tape.new((ends.head,), "int8", "gathered parameters of the head"))
+    if ends.head_buffer:
+        live.append(tape.new((ends.head_buffer,), "int8", "flat buffer of the head"))
+    if layers.autocast_copies:  # kept with those of the head, until autocast is left
+        tape.casts[0] = tape.value((layers.autocast_copies,), "int8", "autocast copies")
+    shape = (ctx.residual_tokens * base.streams, ctx.hidden)
+    x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
+    return [*live, x, run_head(ctx, head, x)]
+
+
+class _EndGroups(Record):
+    """Bytes of the FSDP groups of embedding and head in a forward without gradients.
+
+    Both are in the root's group, or, where Accelerate makes it so, each is a group of its own.
+    """
+
+    root: int = 0
+    """Gathered parameters of the root's group with both, which stay all the time."""
+    head: int = 0
+    """Gathered parameters of the head's own group, which come after the layers."""
+    head_buffer: int = 0
+    """Flat buffer of the head's own group, which stays until the root's forward returns."""
+    before_layers: int = 0
+    """Peak while the group of the embedding, or the root, is gathered."""
+
+
+def _end_groups(job: TrainingJob, architecture: Architecture, base: Setting, head: Head) -> _EndGroups:
+    """Return the FSDP groups of embedding and head. ``head``: for its own tensors, which are trained or not."""
+    of_embedding = embedding_tensors(architecture, base.tensor_parallel, base.trained)
+    of_head = head_tensors(
+        architecture,
+        base.tensor_parallel,
+        is_tied(architecture, base.tensor_parallel),
+        head.trained,
+        ends_trained=(base.trained, base.trained),
+        has_adapters=base.adapter is not None,
+    )
+    if not ends_have_own_groups(job):
+        both = _gathered(job, (*of_embedding, *of_head))
+        return _EndGroups(root=both.unsharded_params, before_layers=both.all_gather_output)
+    first, last = _gathered(job, of_embedding), _gathered(job, of_head)
+    return _EndGroups(
+        head=last.unsharded_params,
+        head_buffer=last.all_gather_output,
+        before_layers=first.all_gather_output + first.unsharded_params,
+    )
 
 
 def _gathered(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
