@@ -125,46 +125,41 @@ class Tally:
         return RooflineSeconds(self.arithmetic, self.memory)
 
 
+class _Passes(Record):
+    """The work of one layer, pass by pass."""
+
+    forward: Tally
+    input_gradients: Tally
+    weight_gradients: Tally
+    recomputed: Tally
+
+
 def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> LayerCost:
     """Compute the seconds, FLOPs, parameters and exchanged bytes of one layer, for one micro-batch on one rank.
 
     ``hidden``: width of the residual stream. ``shape``: the settings of the job. ``trained``: the base weights of the
     layer get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
     """
-    forward, input_gradients = Tally(rates), Tally(rates)
-    weight_gradients, recomputed = Tally(rates), Tally(rates)
-    linear = products(block, shape, trained=trained)
-    for product in linear:
-        _linear(product, shape, forward, input_gradients, weight_gradients)
+    linear, core = products(block, shape, trained=trained), _attention(block, shape, rates)
     routed_tokens = _routed_tokens(block, shape)
-    _elementwise(block, hidden, shape, routed_tokens, forward, input_gradients)
-    input_gradients.bytes(_shared_input_gradient_bytes(linear, shape))
-    core = _attention(block, shape, rates)
-    _context_and_heads(block, shape, forward, input_gradients)
-    if shape.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
-        tokens = shape.batch * shape.sequence
-        stored = activation_input_width(block) * tokens / shape.tensor_parallel
-        stored += expert_activation_input_width(block) * routed_tokens
-        forward.bytes(FP8_STORE_BYTES * stored)
-        input_gradients.bytes(FP8_STORE_BYTES * stored)
-    _add_core_attention(core, forward, input_gradients)
-    repeated = _recompute(block, shape, linear, forward, core, recomputed)
+    passes = _forward_and_backward(block, hidden, shape, rates, linear, core)
+    repeated = _recompute(block, shape, linear, passes.forward, core, passes.recomputed)
     if shape.recompute_modules:
-        _recomputed_elementwise(block, hidden, shape, routed_tokens, recomputed)
+        _recomputed_elementwise(block, hidden, shape, routed_tokens, passes.recomputed)
     if not input_grad:  # nothing below the layer is trained: autograd computes no gradients of its inputs
-        input_gradients = Tally(rates)
+        passes = passes._replace(input_gradients=Tally(rates))
         if not trained and shape.adapter is None:
-            recomputed = Tally(rates)
+            passes = passes._replace(recomputed=Tally(rates))
     counts = _counts(block, shape, trained=trained)
     moe = block.mlp if isinstance(block.mlp, Moe) else None
     return LayerCost(
-        forward=forward.seconds,
-        input_gradients=input_gradients.seconds,
-        weight_gradients=weight_gradients.seconds,
-        recomputed=recomputed.seconds,
-        flops=forward.flops,
-        backward_flops=input_gradients.flops + weight_gradients.flops,
-        recomputed_flops=recomputed.flops,
+        forward=passes.forward.seconds,
+        input_gradients=passes.input_gradients.seconds,
+        weight_gradients=passes.weight_gradients.seconds,
+        recomputed=passes.recomputed.seconds,
+        flops=passes.forward.flops,
+        backward_flops=passes.input_gradients.flops + passes.weight_gradients.flops,
+        recomputed_flops=passes.recomputed.flops,
         attention_recompute_flops=_attention_recompute_flops(core, shape) if input_grad else 0.0,
         attention_seconds=core.seconds,
         attention_backward_seconds=core.backward_seconds,
@@ -183,6 +178,30 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
         chosen_groups=moe.routing.groups[1] if moe is not None else 1,
         halves=_exchanging_halves(block, shape, linear, rates),
     )
+
+
+def _forward_and_backward(
+    block: Block, hidden: int, shape: Shape, rates: Rates, linear: list[Product], core: CoreAttention
+) -> _Passes:
+    """Return the work of a layer's forward and backward; its recompute is still empty.
+
+    ``linear``: its matrix products. ``core``: the work of core attention.
+    """
+    passes = _Passes(Tally(rates), Tally(rates), Tally(rates), Tally(rates))
+    forward, input_gradients = passes.forward, passes.input_gradients
+    routed_tokens = _routed_tokens(block, shape)
+    for product in linear:
+        _linear(product, shape, forward, input_gradients, passes.weight_gradients)
+    _elementwise(block, hidden, shape, routed_tokens, forward, input_gradients)
+    input_gradients.bytes(_shared_input_gradient_bytes(linear, shape))
+    _context_and_heads(block, shape, forward, input_gradients)
+    if shape.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
+        stored = activation_input_width(block) * shape.batch * shape.sequence / shape.tensor_parallel
+        stored += expert_activation_input_width(block) * routed_tokens
+        forward.bytes(FP8_STORE_BYTES * stored)
+        input_gradients.bytes(FP8_STORE_BYTES * stored)
+    _add_core_attention(core, forward, input_gradients)
+    return passes
 
 
 def _add_core_attention(core: CoreAttention, forward: Tally, input_gradients: Tally) -> None:

@@ -15,7 +15,7 @@ from memcheck.record import Record
 from memcheck.timing.data_parallel import Copies, ExchangedBytes, gather_seconds, reduce_seconds
 from memcheck.timing.exchanges import Wires, context_seconds, expert_seconds
 from memcheck.timing.layer import LayerCost
-from memcheck.timing.model import ModelCost, Stage
+from memcheck.timing.model import HeadCost, Stage
 from memcheck.timing.rates import CHANNELS, Rates, exposed
 from memcheck.timing.tensor_parallel import tensor_seconds
 
@@ -34,54 +34,40 @@ PREDICTION_PAIRS = 4
 transformer layer: two for the input of twice the width, one for the result, one for the logits."""
 
 
-class Layer(Record):
-    """Seconds of one layer and micro-batch on one rank, with the exchanges that no computation hides."""
+class PartTime(Record):
+    """Seconds of one micro-batch in a layer, in another part of a model, or in a pipeline stage, and its parameters.
 
-    arithmetic: float
-    """Seconds of forward, backward and recompute in operations that arithmetic bounds."""
-    memory: float
-    """Seconds of forward, backward and recompute in operations that memory traffic bounds."""
-    weights: float
-    """Gradients of the weights, which zero-bubble schedules move into the bubble."""
-    tensor: float
-    """Exposed by tensor-parallel exchanges."""
-    context: float
-    """Exposed by context-parallel exchanges."""
-    expert: float
-    """Exposed by routing tokens to experts and back."""
-    data: float
-    """Exposed by gathering and reducing in every micro-batch (stage 3)."""
-    last_data: float
-    """Added in the micro-batch that reduces, where not all do."""
+    They are one rank's, without the pipeline's bubble and sends.
+    """
 
-
-class StageTime(Record):
-    """Seconds of one micro-batch on one pipeline rank, without the pipeline's bubble and sends, and its parameters."""
-
-    arithmetic: float
+    arithmetic: float = 0.0
     """Operations that arithmetic bounds."""
-    memory: float
+    memory: float = 0.0
     """Operations that memory traffic bounds."""
-    weights: float
+    weights: float = 0.0
     """Gradients of the weights, which zero-bubble schedules move into the bubble; among the two above."""
-    tensor: float
+    tensor: float = 0.0
     """Exposed by tensor-parallel exchanges."""
-    context: float
+    context: float = 0.0
     """Exposed by context-parallel exchanges."""
-    expert: float
+    expert: float = 0.0
     """Exposed by routing tokens to experts and back."""
-    data: float
+    data: float = 0.0
     """Exposed by FSDP's gathers and reductions in every micro-batch (stage 3)."""
-    last_data: float
+    last_data: float = 0.0
     """Added in the micro-batch that reduces, where not all do."""
-    dense: int
-    """Parameters of the rank outside experts, before FSDP shards them."""
-    dense_trained: int
+    dense: float = 0
+    """Parameters outside experts, before FSDP shards them."""
+    dense_trained: float = 0
     """Dense parameters that get gradients."""
-    experts: int
-    """Parameters of experts of the rank, before FSDP shards them."""
-    experts_trained: int
+    experts: float = 0
+    """Parameters of experts, before FSDP shards them."""
+    experts_trained: float = 0
     """Parameters of experts that get gradients."""
+
+    def times(self, count: int) -> PartTime:
+        """Return the sum over ``count`` equal parts."""
+        return PartTime(*[count * value for value in self])
 
     @property
     def seconds(self) -> float:
@@ -110,7 +96,7 @@ class Sharing(Record):
 
 def layer_time(
     job: TrainingJob, cost: LayerCost, wires: Wires, recomputed_share: float, sharing: Sharing, rates: Rates
-) -> Layer:
+) -> PartTime:
     """Compute the seconds of one layer and micro-batch, forward and backward: computation, and exchanges not hidden.
 
     ``cost``: the layer's work. ``wires``: seconds of single exchanges. ``recomputed_share``: the share of such layers
@@ -140,7 +126,7 @@ def layer_time(
         forward = cost.forward.arithmetic + cost.forward.memory
         backward = arithmetic + memory - forward
         fsdp = _exposed_fsdp(cost, forward, backward, sharing, rates.collective_sm_share)
-    return Layer(
+    return PartTime(
         arithmetic=arithmetic,
         memory=memory,
         weights=sum(cost.weight_gradients),
@@ -149,6 +135,10 @@ def layer_time(
         expert=expert,
         data=fsdp.every,
         last_data=fsdp.last,
+        dense=cost.dense_parameters,
+        dense_trained=cost.trained_dense_parameters,
+        experts=cost.expert_parameters,
+        experts_trained=cost.trained_expert_parameters,
     )
 
 
@@ -199,76 +189,64 @@ def _exposed_fsdp(
     return ExposedFsdp(every=in_forward + without_reduce, last=with_reduce - without_reduce)
 
 
-def stage_time(
-    stage: Stage, layers: list[Layer], model_cost: ModelCost, wires: Wires, rates: Rates, sharing: Sharing
-) -> StageTime:
+def stage_time(stage: Stage, layers: list[PartTime], head: HeadCost, wires: Wires, sharing: Sharing) -> PartTime:
     """Add up the seconds and parameters of a pipeline stage for one micro-batch: its layers, and the ends that it has.
 
     ``stage``: numbers of layers of each kind, and whether it has embedding and head. ``layers``: seconds of a layer of
-    each kind. ``model_cost``: parameters of the layers, and work of the head. ``wires``: seconds of single exchanges.
+    each kind. ``head``: work of the head. ``wires``: seconds of single exchanges.
     """
-    arithmetic = memory = weights = tensor = context = expert = data = last = 0.0
-    dense = dense_trained = experts = experts_trained = 0
-    for count, layer, cost in zip(stage.layers, layers, model_cost.costs, strict=True):
-        if not count:
-            continue
-        arithmetic += count * layer.arithmetic
-        memory += count * layer.memory
-        weights += count * layer.weights
-        tensor += count * layer.tensor
-        context += count * layer.context
-        expert += count * layer.expert
-        data += count * layer.data
-        last += count * layer.last_data
-        dense += count * cost.dense_parameters
-        dense_trained += count * cost.trained_dense_parameters
-        experts += count * cost.expert_parameters
-        experts_trained += count * cost.trained_expert_parameters
-    head = model_cost.head
-    ends = ends_trained = 0
+    parts = [layer.times(count) for count, layer in zip(stage.layers, layers, strict=True) if count]
     if stage.head:
-        arithmetic += head.forward.arithmetic + head.backward.arithmetic + head.recomputed.arithmetic
-        memory += head.forward.memory + head.backward.memory + head.recomputed.memory
-        ends += head.head
-        ends_trained += head.head if head.head_trained else 0
-    if stage.predictions:  # each layer has its own product before it, and its logits and loss after it
-        predictions = stage.predictions
-        work = (head.forward, head.backward, head.recomputed, head.mtp_projection)
-        arithmetic += predictions * sum([tally.arithmetic for tally in work])
-        memory += predictions * sum([tally.memory for tally in work])
-        tensor += predictions * PREDICTION_PAIRS * wires.tensor.pair
-        dense += predictions * head.mtp_projection_parameters
-        dense_trained += predictions * head.mtp_projection_parameters
-    if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
-        ends += head.embedding
-        ends_trained += head.embedding if head.embedding_trained else 0
-    if ends:
-        tensor += wires.tensor.pair * [stage.head, stage.embedding].count(True)
-        if sharing.precision.stage == 3:  # no computation overlaps the first gather and the last reduction
-            data += gather_seconds(sharing.dense, ends, sharing.precision) if sharing.gathers else 0.0
-            reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)
-            if sharing.reduces:
-                data += reduce
-            else:
-                last += reduce
-    return StageTime(
-        arithmetic=arithmetic,
-        memory=memory,
-        weights=weights,
-        tensor=tensor,
-        context=context,
-        expert=expert,
-        data=data,
-        last_data=last,
-        dense=dense + ends,
-        dense_trained=dense_trained + ends_trained,
-        experts=experts,
-        experts_trained=experts_trained,
+        parts.append(
+            PartTime(
+                arithmetic=head.forward.arithmetic + head.backward.arithmetic + head.recomputed.arithmetic,
+                memory=head.forward.memory + head.backward.memory + head.recomputed.memory,
+            )
+        )
+    if stage.predictions:
+        parts.append(_predictions(stage.predictions, head, wires))
+    parts += _ends(stage, head, wires, sharing)
+    return PartTime(*[sum(values) for values in zip(*parts, strict=True)])
+
+
+def _predictions(count: int, head: HeadCost, wires: Wires) -> PartTime:
+    """Return what ``count`` multi-token-prediction layers add to their transformer layers.
+
+    Each has a product of its own before its layer, and logits and a loss of its own after it.
+    """
+    work = (head.forward, head.backward, head.recomputed, head.mtp_projection)
+    return PartTime(
+        arithmetic=count * sum([seconds.arithmetic for seconds in work]),
+        memory=count * sum([seconds.memory for seconds in work]),
+        tensor=count * PREDICTION_PAIRS * wires.tensor.pair,
+        dense=count * head.mtp_projection_parameters,
+        dense_trained=count * head.mtp_projection_parameters,
     )
 
 
+def _ends(stage: Stage, head: HeadCost, wires: Wires, sharing: Sharing) -> list[PartTime]:
+    """Return the parameters and exchanges of embedding and head, as far as the stage has them."""
+    parameters = trained = 0
+    if stage.head:
+        parameters += head.head
+        trained += head.head if head.head_trained else 0
+    if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
+        parameters += head.embedding
+        trained += head.embedding if head.embedding_trained else 0
+    if not parameters:
+        return []
+    pairs = [stage.head, stage.embedding].count(True)
+    parts = [PartTime(tensor=wires.tensor.pair * pairs, dense=parameters, dense_trained=trained)]
+    if sharing.precision.stage == 3:  # no computation overlaps the first gather and the last reduction
+        if sharing.gathers:
+            parts.append(PartTime(data=gather_seconds(sharing.dense, parameters, sharing.precision)))
+        reduce = reduce_seconds(sharing.dense, trained, sharing.precision)
+        parts.append(PartTime(data=reduce) if sharing.reduces else PartTime(last_data=reduce))
+    return parts
+
+
 def bubble_seconds(
-    layout: Layout, micro_batches: int, stages: tuple[Stage, ...], times: list[StageTime], slowest: StageTime
+    layout: Layout, micro_batches: int, stages: tuple[Stage, ...], times: list[PartTime], slowest: PartTime
 ) -> float:
     """Compute the seconds of one step in which the slowest pipeline rank has no work (the pipeline bubble).
 

@@ -28,7 +28,7 @@ from memcheck.timing.data_parallel import (
 from memcheck.timing.exchanges import Wires, wires_of
 from memcheck.timing.model import REMEMBERED, ModelCost, Stage, parts_of, shape_of, stages_of
 from memcheck.timing.rates import GB, TERA, Rates, all_reduce, exposed, rates_of
-from memcheck.timing.stage import Layer, Sharing, StageTime, bubble_seconds, layer_time, pipeline_seconds, stage_time
+from memcheck.timing.stage import PartTime, Sharing, bubble_seconds, layer_time, pipeline_seconds, stage_time
 from memcheck.timing.types import Exchanges, RooflineSeconds, StepTime
 
 ACCESSES = {
@@ -137,14 +137,13 @@ class OffloadTime(Record):
     assumptions: tuple[Assumption, ...]
 
 
-def offload_seconds(job: TrainingJob, parameters: float, shard_bytes: float, fetches: int, rates: Rates) -> OffloadTime:
-    """Compute the seconds per step of offloading: transfers over PCIe and from NVMe, and an optimizer on the host.
-
-    ``parameters``: trained parameters that this rank updates; ``shard_bytes``: bytes of this rank's shard of all
-    parameters; ``fetches``: how often the shard is copied to the GPU in a step.
-    """
+def offload_seconds(job: TrainingJob, shard: Shard, sharing: Sharing, rates: Rates) -> OffloadTime:
+    """Compute the seconds per step of offloading: transfers over PCIe and from NVMe, and an optimizer on the host."""
     seconds, assumed = 0.0, []
-    recipe = job.recipe
+    recipe, parameters = job.recipe, shard.trained
+    # an offloaded shard is copied to the GPU for each forward, and for each backward unless FSDP keeps it gathered
+    stays_gathered = job.layout.zero_stage == 3 and not sharing.reshards
+    fetches = job.gradient_accumulation_steps * (1 if stays_gathered else 2)
     if on_host(job):  # gradients go to the host, updated parameters come back
         transferred = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
         seconds += transferred / rates.host_bandwidth
@@ -156,12 +155,12 @@ def offload_seconds(job: TrainingJob, parameters: float, shard_bytes: float, fet
             why = f"torch's, operation by operation: {TORCH_SLOWER} times slower than {why}"
         assumed.append(Assumption("the optimizer on the host", f"{rate:.1e} parameters/s a node", why))
     if job.parameter_offload != "none":
-        seconds += shard_bytes * fetches / rates.host_bandwidth
+        seconds += shard.bytes * fetches / rates.host_bandwidth
     nvme_bytes = 0.0
     if job.optimizer.offload == "nvme":
         nvme_bytes += 2.0 * parameters * SWAPPED_BYTES  # read and written
     if job.parameter_offload == "nvme":
-        nvme_bytes += shard_bytes * fetches
+        nvme_bytes += shard.bytes * fetches
     if nvme_bytes:
         seconds += nvme_bytes / (NVME_GBS * GB)
         assumed.append(Assumption("NVMe drives", f"{NVME_GBS} GB/s per GPU", "one PCIe 4 drive per GPU"))
@@ -251,6 +250,9 @@ def _parameters(job: TrainingJob, architecture: Architecture, rates: Rates) -> i
 def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     """Compute the time of one optimizer step of ``job`` on ``gpu``: a roofline model, good for ranking plans.
 
+    Added to the micro-batches of the slowest pipeline rank is what happens once per step: the optimizer, the reduction
+    of gradients below ZeRO-3, the pipeline bubble and transfers to the host.
+
     Raises:
         MissingRateError: the GPU's record lacks a rate without which there is no answer.
         UnsupportedError: a rough model, whose layers are not known.
@@ -260,8 +262,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         raise UnsupportedError(
             "a rough model has no layers to time", "name a model or write its architecture", "/model/rough"
         )
-    layout = job.layout
-    shape = shape_of(job)
+    layout, micro_batches, shape = job.layout, job.gradient_accumulation_steps, shape_of(job)
     rates = rates_of(
         gpu,
         job.recipe.compute,
@@ -269,18 +270,87 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         fp8=shape.fp8,
         engine_attention=job.framework.transformer_engine,
     )
-    model_cost = parts_of(architecture, shape, rates)
     wires = wires_of(job, architecture.hidden_size, shape.item_bytes, rates)
     sharing = _sharing(job, architecture, rates)
-    recomputed_share = _recomputed(job, architecture)
-    layer_times: dict[int, Layer] = {}  # equal layers share a cost
-    for cost in model_cost.costs:
-        if id(cost) not in layer_times:
-            layer_times[id(cost)] = layer_time(job, cost, wires, recomputed_share, sharing, rates)
-    layers = [layer_times[id(cost)] for cost in model_cost.costs]
     stages = stages_of(architecture, job, layout.pipeline)
-    times = [stage_time(stage, layers, model_cost, wires, rates, sharing) for stage in stages]
-    return _whole_step(job, architecture, rates, stages, times, wires, sharing, recomputed_share)
+    times = _stage_times(job, architecture, stages, wires, sharing, rates)
+    slowest = max(times, key=lambda time: time.seconds)
+    shard = _shard(job, slowest, sharing)
+    update = step_seconds(job, shard.trained, rates, architecture.hidden_size)
+    transfers = offload_seconds(job, shard, sharing, rates)
+    offload = transfers.seconds
+    if job.checkpointing.offload != "none":
+        offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
+    forward_only = second_passes(job, architecture, rates, sharing) if job.objective.code else NONE
+    compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + update.arithmetic
+    accumulation = _accumulation_bytes(job, slowest) / rates.hbm_bandwidth
+    hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + update.memory
+    data = micro_batches * (slowest.data + forward_only.data) + slowest.last_data
+    exchanges = Exchanges(
+        tensor=micro_batches * slowest.tensor,
+        context=micro_batches * slowest.context,
+        expert=micro_batches * slowest.expert,
+        data=data + _after_backward(job, slowest, sharing, rates),
+        pipeline=pipeline_seconds(layout, micro_batches, wires.pipeline),
+    )
+    bubble = bubble_seconds(layout, micro_batches, stages, times, slowest)
+    seconds = compute + hbm + exchanges.seconds + bubble + offload
+    sequences = job.rows * job.head.columns * micro_batches * layout.data
+    tokens_per_gpu = sequences * job.sequence_length / layout.world_size
+    flops = _flops(job, architecture, rates)
+    model_rate = flops.model * tokens_per_gpu / seconds
+    hardware_rate = (flops.model + flops.recompute + flops.attention_recompute) * tokens_per_gpu / seconds
+    return StepTime(
+        seconds=seconds,
+        compute_seconds=compute,
+        hbm_seconds=hbm,
+        exposed_communication_seconds=exchanges.seconds,
+        bubble_seconds=bubble,
+        offload_seconds=offload,
+        tokens_per_second_per_gpu=tokens_per_gpu / seconds,
+        model_tflops_per_gpu=model_rate / TERA,
+        hardware_tflops_per_gpu=hardware_rate / TERA,
+        model_flops_share=model_rate / rates.peak_flops,
+        recompute_share=flops.recompute / flops.model,
+        exchanges=exchanges,
+        assumptions=rates.assumptions + transfers.assumptions,
+    )
+
+
+def _stage_times(
+    job: TrainingJob,
+    architecture: Architecture,
+    stages: tuple[Stage, ...],
+    wires: Wires,
+    sharing: Sharing,
+    rates: Rates,
+) -> list[PartTime]:
+    """Compute the seconds and parameters of each pipeline stage for one micro-batch; equal layers are computed once."""
+    model_cost = parts_of(architecture, shape_of(job), rates)
+    recomputed_share = _recomputed(job, architecture)
+    different = {id(cost): cost for cost in model_cost.costs}
+    times = {key: layer_time(job, cost, wires, recomputed_share, sharing, rates) for key, cost in different.items()}
+    layers = [times[id(cost)] for cost in model_cost.costs]
+    return [stage_time(stage, layers, model_cost.head, wires, sharing) for stage in stages]
+
+
+class Shard(Record):
+    """A rank's part of the parameters of its pipeline stage, as ZeRO divides the optimizer's states."""
+
+    trained: float
+    """Trained parameters that the rank updates."""
+    bytes: float
+    """Bytes of the rank's part of all parameters."""
+
+
+def _shard(job: TrainingJob, stage: PartTime, sharing: Sharing) -> Shard:
+    """Return what one data-parallel rank of a pipeline stage holds and updates."""
+    dense_ranks = sharing.dense.shard.ranks if job.layout.zero_stage else 1
+    expert_ranks = sharing.experts.shard.ranks if job.layout.zero_stage else 1
+    return Shard(
+        trained=stage.dense_trained / dense_ranks + stage.experts_trained / expert_ranks,
+        bytes=(stage.dense / dense_ranks + stage.experts / expert_ranks) * DTYPE_BYTES[job.recipe.params],
+    )
 
 
 def _sharing(job: TrainingJob, architecture: Architecture, rates: Rates) -> Sharing:
@@ -309,73 +379,6 @@ def _recomputed(job: TrainingJob, architecture: Architecture) -> float:
     return 1.0 / job.checkpointing.every_n_layers
 
 
-def _whole_step(
-    job: TrainingJob,
-    architecture: Architecture,
-    rates: Rates,
-    stages: tuple[Stage, ...],
-    stage_times: list[StageTime],
-    wires: Wires,
-    sharing: Sharing,
-    recomputed_share: float,
-) -> StepTime:
-    """Compute the time of a whole optimizer step from that of one micro-batch on each pipeline stage.
-
-    ``stage_times``: seconds of a micro-batch on each of the ``stages``. ``recomputed_share``: the share of the layers
-    that are recomputed. Added is what happens once per step: the optimizer, the reduction of gradients below ZeRO-3,
-    the pipeline bubble and transfers to the host.
-    """
-    layout, micro_batches = job.layout, job.gradient_accumulation_steps
-    slowest = max(stage_times, key=lambda time: time.seconds)
-    shards = sharing.dense.shard.ranks if layout.zero_stage else 1
-    expert_shards = sharing.experts.shard.ranks if layout.zero_stage else 1
-    parameters = slowest.dense_trained / shards + slowest.experts_trained / expert_shards
-    update = step_seconds(job, parameters, rates, architecture.hidden_size)
-    shard_bytes = (slowest.dense / shards + slowest.experts / expert_shards) * DTYPE_BYTES[job.recipe.params]
-    # an offloaded shard is copied to the GPU for each forward, and for each backward unless FSDP keeps it gathered
-    stays_gathered = layout.zero_stage == 3 and not sharing.reshards
-    fetches = micro_batches if stays_gathered else 2 * micro_batches
-    transfers = offload_seconds(job, parameters, shard_bytes, fetches, rates)
-    offload = transfers.seconds
-    if job.checkpointing.offload != "none":
-        offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
-    forward_only = second_passes(job, architecture, rates, sharing) if job.objective.code else NONE
-    compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + update.arithmetic
-    accumulation = _accumulation_bytes(job, slowest) / rates.hbm_bandwidth
-    hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + update.memory
-    data = micro_batches * (slowest.data + forward_only.data) + slowest.last_data
-    data += _after_backward(job, slowest, sharing, rates)
-    exchanges = Exchanges(
-        tensor=micro_batches * slowest.tensor,
-        context=micro_batches * slowest.context,
-        expert=micro_batches * slowest.expert,
-        data=data,
-        pipeline=pipeline_seconds(layout, micro_batches, wires.pipeline),
-    )
-    bubble = bubble_seconds(layout, micro_batches, stages, stage_times, slowest)
-    seconds = compute + hbm + exchanges.seconds + bubble + offload
-    sequences = job.rows * job.head.columns * micro_batches * layout.data
-    tokens_per_gpu = sequences * job.sequence_length / layout.world_size
-    flops = _flops(job, architecture, rates, recomputed_share)
-    model_rate = flops.model * tokens_per_gpu / seconds
-    hardware_rate = (flops.model + flops.recompute + flops.attention_recompute) * tokens_per_gpu / seconds
-    return StepTime(
-        seconds=seconds,
-        compute_seconds=compute,
-        hbm_seconds=hbm,
-        exposed_communication_seconds=exchanges.seconds,
-        bubble_seconds=bubble,
-        offload_seconds=offload,
-        tokens_per_second_per_gpu=tokens_per_gpu / seconds,
-        model_tflops_per_gpu=model_rate / TERA,
-        hardware_tflops_per_gpu=hardware_rate / TERA,
-        model_flops_share=model_rate / rates.peak_flops,
-        recompute_share=flops.recompute / flops.model,
-        exchanges=exchanges,
-        assumptions=rates.assumptions + transfers.assumptions,
-    )
-
-
 class TokenFlops(Record):
     """FLOPs per token of the whole model, forward and backward."""
 
@@ -387,11 +390,8 @@ class TokenFlops(Record):
     """The scores that attention kernels compute again in backward."""
 
 
-def _flops(job: TrainingJob, architecture: Architecture, rates: Rates, recomputed_share: float) -> TokenFlops:
-    """Return the FLOPs per token of the whole model; the count is cached.
-
-    ``recomputed_share``: the share of the layers that are recomputed.
-    """
+def _flops(job: TrainingJob, architecture: Architecture, rates: Rates) -> TokenFlops:
+    """Return the FLOPs per token of the whole model; the count is cached."""
     key = (
         id(architecture),
         job.sequence_length,
@@ -411,7 +411,7 @@ def _flops(job: TrainingJob, architecture: Architecture, rates: Rates, recompute
             _counted.clear()
         entry = _counted[key] = (architecture, _count(job, architecture, rates))
     _, flops = entry
-    return flops._replace(recompute=flops.recompute * recomputed_share)
+    return flops._replace(recompute=flops.recompute * _recomputed(job, architecture))
 
 
 _counted: dict[tuple[object, ...], tuple[Architecture, TokenFlops]] = {}
@@ -448,7 +448,7 @@ def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> TokenF
     return TokenFlops(model / tokens, recompute / tokens, attention_recompute / tokens)
 
 
-def _accumulation_bytes(job: TrainingJob, slowest: StageTime) -> float:
+def _accumulation_bytes(job: TrainingJob, slowest: PartTime) -> float:
     """Compute the bytes moved to add the gradients of one micro-batch to those of earlier ones, on the slowest rank."""
     gradient_bytes = DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
     if job.framework.own_gradients:  # the matrix product itself adds to the main gradient: a read and a write
@@ -458,7 +458,7 @@ def _accumulation_bytes(job: TrainingJob, slowest: StageTime) -> float:
     return 3.0 * gradient_bytes  # both terms are read, the sum is written
 
 
-def _after_backward(job: TrainingJob, slowest: StageTime, sharing: Sharing, rates: Rates) -> float:
+def _after_backward(job: TrainingJob, slowest: PartTime, sharing: Sharing, rates: Rates) -> float:
     """Compute the seconds of data-parallel exchanges once per step that the last backward does not hide.
 
     Below ZeRO-3 the gradients are reduced and, from ZeRO-1, the updated parameters are gathered. ZeRO-3 exchanges
@@ -483,7 +483,7 @@ def _after_backward(job: TrainingJob, slowest: StageTime, sharing: Sharing, rate
     return seconds
 
 
-def _activation_offload(job: TrainingJob, architecture: Architecture, slowest: StageTime, rates: Rates) -> float:
+def _activation_offload(job: TrainingJob, architecture: Architecture, slowest: PartTime, rates: Rates) -> float:
     """Compute the seconds of offloading activations per micro-batch that the computation does not hide.
 
     The input of every layer goes to the host in forward and comes back in backward.
