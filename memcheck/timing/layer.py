@@ -187,11 +187,10 @@ def _forward_and_backward(
 
     ``linear``: its matrix products. ``core``: the work of core attention.
     """
-    passes = _Passes(Tally(rates), Tally(rates), Tally(rates), Tally(rates))
-    forward, input_gradients = passes.forward, passes.input_gradients
+    forward, input_gradients, weight_gradients = Tally(rates), Tally(rates), Tally(rates)
     routed_tokens = _routed_tokens(block, shape)
     for product in linear:
-        _linear(product, shape, forward, input_gradients, passes.weight_gradients)
+        _linear(product, shape, forward, input_gradients, weight_gradients)
     _elementwise(block, hidden, shape, routed_tokens, forward, input_gradients)
     input_gradients.bytes(_shared_input_gradient_bytes(linear, shape))
     _context_and_heads(block, shape, forward, input_gradients)
@@ -201,7 +200,9 @@ def _forward_and_backward(
         forward.bytes(FP8_STORE_BYTES * stored)
         input_gradients.bytes(FP8_STORE_BYTES * stored)
     _add_core_attention(core, forward, input_gradients)
-    return passes
+    return _Passes(
+        forward=forward, input_gradients=input_gradients, weight_gradients=weight_gradients, recomputed=Tally(rates)
+    )
 
 
 def _add_core_attention(core: CoreAttention, forward: Tally, input_gradients: Tally) -> None:

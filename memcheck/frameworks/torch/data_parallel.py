@@ -280,10 +280,10 @@ def _grouped(tensor: LocalTensor, ranks: int, recipe: Recipe, *, casts_every_ten
     """Return a parameter with its sizes. ``casts_every_tensor``: also one with a dtype of its own is cast."""
     shard = shard_numel(tensor, ranks)
     if is_four_bits(tensor.dtype):  # bitsandbytes packs its weights into bytes, which are never cast
-        return _GroupedTensor(tensor, ranks, shard, stored_item=1, gathered_item=1)
+        return _GroupedTensor(tensor=tensor, ranks=ranks, shard=shard, stored_item=1, gathered_item=1)
     stored_item = DTYPE_BYTES[tensor.dtype or recipe.params]
     gathered_item = DTYPE_BYTES[recipe.compute] if tensor.dtype is None or casts_every_tensor else stored_item
-    return _GroupedTensor(tensor, ranks, shard, stored_item, gathered_item)
+    return _GroupedTensor(tensor=tensor, ranks=ranks, shard=shard, stored_item=stored_item, gathered_item=gathered_item)
 
 
 def fsdp_group(

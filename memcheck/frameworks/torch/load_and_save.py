@@ -8,7 +8,7 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import Part, ResidentTensors
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, unfilled, weight_bytes
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
+from memcheck.autograd.tensor import ITEM_BYTES, Storage, Tape, Value, rounded
 from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, ends_have_own_groups, fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.end_units import LayersBeforeHead, head_of, run_head
 from memcheck.frameworks.torch.forward_only_pass import LayersForward, layer_gathers, layers_without_grad
@@ -24,7 +24,6 @@ from memcheck.frameworks.torch.resident import (
     unit_counts,
 )
 from memcheck.frameworks.torch.units import base_setting
-from memcheck.frameworks.transformers.head import Head
 from memcheck.job.keys import state_key
 from memcheck.job.training import shards_parameters
 from memcheck.job.types import Objective, TrainingJob
@@ -192,14 +191,17 @@ def _evaluation_forward(job: TrainingJob, architecture: Architecture) -> _Evalua
     layers = layers_without_grad(architecture, base)
     ends = _EndGroups()
     if uses_fsdp(job):
-        ends = _end_groups(job, architecture, base, head)
+        ends = _end_groups(job, architecture, base, head_trained=head.trained)
         with_gathers = layers.peak + layer_gathers(job, architecture, base)
         layers = layers._replace(peak=max(with_gathers, ends.before_layers))
     tape = Tape(autocast=base.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, base)
     loss_after_model = head.objective.loss_after_model
-    live = _run_end(ctx, head, layers, ends if not loss_after_model else ends._replace(head_buffer=0))
+    buffers = _run_layers(ctx, layers, ends if not loss_after_model else ends._replace(head_buffer=0))
+    shape = (ctx.residual_tokens * base.streams, ctx.hidden)
+    x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
+    loss = run_head(ctx, head, x)
     peak = max(tape.peak, tape.earlier_peak)
     if loss_after_model and ctx.final_norm_peak is not None:
         peak = max(peak, ctx.final_norm_peak.bytes + ends.head_buffer)
@@ -210,20 +212,20 @@ def _evaluation_forward(job: TrainingJob, architecture: Architecture) -> _Evalua
     if outputs_in_fp32 and ctx.model_outputs:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         peak = max(peak, tape.live + logits)
-    live.clear()
+    del buffers, loss
     if loss_after_model and job.objective.keeps_evaluation_logits:
         item_bytes = ITEM_BYTES["fp32" if outputs_in_fp32 else base.param_dtype]
         logits = rounded(ctx.tokens * architecture.vocab_size * item_bytes)
     return _EvaluationForward(peak, logits)
 
 
-def _run_end(ctx: Context, head: Head, layers: LayersForward, ends: _EndGroups) -> list[object]:
-    """Replay the layers as their peak alone, then the head, on the tape of ``ctx``.
+def _run_layers(ctx: Context, layers: LayersForward, ends: _EndGroups) -> list[Storage]:
+    """Replay the layers, as their peak alone, on the tape of ``ctx``.
 
-    Returns the tensors, besides the model's outputs, that are live until the root's forward returns.
+    Returns the gathered parameters and buffers that are live until the root's forward returns.
     """
-    tape, base = ctx.tape, ctx.setting
-    live: list[object] = []
+    tape = ctx.tape
+    live: list[Storage] = []
     if ends.root:
         live.append(tape.new((ends.root,), "int8", "gathered parameters of the root"))
     peak_of_layers = tape.new((layers.peak,), "int8", "layers")
@@ -234,9 +236,7 @@ def _run_end(ctx: Context, head: Head, layers: LayersForward, ends: _EndGroups) 
         live.append(tape.new((ends.head_buffer,), "int8", "flat buffer of the head"))
     if layers.autocast_copies:  # kept with those of the head, until autocast is left
         tape.casts[0] = tape.value((layers.autocast_copies,), "int8", "autocast copies")
-    shape = (ctx.residual_tokens * base.streams, ctx.hidden)
-    x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
-    return [*live, x, run_head(ctx, head, x)]
+    return live
 
 
 class _EndGroups(Record):
@@ -255,14 +255,14 @@ class _EndGroups(Record):
     """Peak while the group of the embedding, or the root, is gathered."""
 
 
-def _end_groups(job: TrainingJob, architecture: Architecture, base: Setting, head: Head) -> _EndGroups:
-    """Return the FSDP groups of embedding and head. ``head``: for its own tensors, which are trained or not."""
+def _end_groups(job: TrainingJob, architecture: Architecture, base: Setting, *, head_trained: bool) -> _EndGroups:
+    """Return the FSDP groups of embedding and head. ``head_trained``: the head's own tensors are trained."""
     of_embedding = embedding_tensors(architecture, base.tensor_parallel, base.trained)
     of_head = head_tensors(
         architecture,
         base.tensor_parallel,
         is_tied(architecture, base.tensor_parallel),
-        head.trained,
+        head_trained,
         ends_trained=(base.trained, base.trained),
         has_adapters=base.adapter is not None,
     )
