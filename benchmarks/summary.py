@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.score import Row
 from memcheck.accounts.estimate import Pools
-from memcheck.memory.allocator import ADAPTERS, COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
+from memcheck.memory.allocator import ADAPTERS, COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, borrowed, look_up
 from memcheck.memory.interval import Kinds, PlanFigures, ends
-from memcheck.memory.neighbours import borrowed
 from memcheck.memory.overhead import NOTHING_OUTSIDE
 
 COMPILED_APART = ", compiled/"

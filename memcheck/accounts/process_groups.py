@@ -23,8 +23,13 @@ else:
     Protocol = object
 
 
-Term = tuple[str, int, str]
-"""Name, bytes, source."""
+class OutsideTerm(Record):
+    """One owner of GPU memory outside the caching allocator, such as a communicator, on one rank."""
+
+    name: str
+    bytes: int
+    source: str
+    """Where the bytes come from, for reports."""
 
 
 class ProcessGroup(Record):
@@ -52,7 +57,7 @@ class UsedGroups(Protocol):
     def groups(self, layout: Layout) -> tuple[ProcessGroup, ...]:
         """Every group of one rank with a communicator of its own, as far as a step uses it."""
 
-    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+    def buffers(self, layout: Layout) -> tuple[OutsideTerm, ...]:
         """Buffers of libraries that exchange data in addition to NCCL."""
 
 

@@ -1,4 +1,4 @@
-"""A serving engine's plan: what its profile run replays, its answer, and the estimate of every rank around it."""
+"""A serving engine's plan: its profile run, its answer, the estimate of every rank; and a lower bound of any peak."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from memcheck.accounts.estimate import Estimate, Formula, RankEstimate, TensorGr
 from memcheck.accounts.program import Timeline
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import stack_of
 from memcheck.job.engines.types import EngineAnswer, EngineSettings, Term
 from memcheck.job.engines.vllm.verdict import EngineGpu, verdict
-from memcheck.job.types import DTYPE_BYTES, InferenceJob
+from memcheck.job.types import DTYPE_BYTES, InferenceJob, TrainingJob
 from memcheck.memory.inference import profile_run
 from memcheck.memory.overhead import communicator_terms, context_terms
 from memcheck.models.parameters import count_parameters
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
 COMPONENT = {
@@ -35,8 +36,8 @@ def engine_estimate(job: InferenceJob, gpu: Gpu, *, inventory: bool = False) -> 
     settings, a = job.engine, job.architecture
     if settings is None or not isinstance(a, Architecture):
         raise UnsupportedError("the plan names no engine", "add `engine: vllm`", "/inference")
-    context_bytes = sum(size for _, size, _ in context_terms(gpu))
-    with_nccl_bytes = context_bytes + sum(size for _, size, _ in communicator_terms(job, gpu))
+    context_bytes = sum(term.bytes for term in context_terms(gpu))
+    with_nccl_bytes = context_bytes + sum(term.bytes for term in communicator_terms(job, gpu))
     engine_gpu = EngineGpu(gpu.memory_bytes, gpu.arch, (context_bytes, with_nccl_bytes))
     answer = verdict(a, settings, engine_gpu, profile_run(job, a))
     ranks = tuple([_rank(i, terms, answer) for i, terms in enumerate(answer.ranks)])
@@ -177,3 +178,10 @@ def _length(settings: EngineSettings, answer: EngineAnswer) -> int:
 def _interval(t: Term) -> str:
     high = "unknown" if t.high_bytes is None else f"{t.high_bytes:,} B"
     return f"between {t.low_bytes:,} B and {high}"
+
+
+def states_floor(job: TrainingJob) -> int:
+    """Return the bytes of resident states on the fullest rank: no peak of the job is lower. 0: no bound is known."""
+    if isinstance(job.architecture, Rough):
+        return 0
+    return stack_of(job.framework).states_floor(job, job.architecture)

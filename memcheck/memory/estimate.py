@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memcheck.accounts.estimate import Estimate, HostMoment, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
@@ -9,7 +11,7 @@ from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import residuals
 from memcheck.memory.host import host_moments
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds
-from memcheck.memory.overhead import Surroundings, slack, surroundings
+from memcheck.memory.overhead import Slack, Surroundings, slack, surroundings
 from memcheck.memory.unmodelled import refuse, refuse_extremes
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
@@ -127,9 +129,6 @@ class Estimator:
         device = reserved + extra.context_and_nccl
         figures = PlanFigures(allocated, extra.outside, worst.pools)
         intervals = ends(residuals(), self._kinds, figures, gpu.memory_bytes)
-        components = dict(peak.components_bytes)
-        for name in ("fragmentation", "context_and_nccl"):
-            components[name] = components.get(name, 0) + getattr(extra, name)
         formulas = worst.formulas
         if formulas:
             from memcheck.memory.overhead_terms import formulas_of
@@ -148,7 +147,7 @@ class Estimator:
             instant=peak.name,
             operation=peak.operation,
             pipeline_rank=worst.pipeline_rank,
-            components_bytes={k: v for k, v in components.items() if v},
+            components_bytes=_with_slack(peak.components_bytes, extra),
             parameters=counts.total,
             trainable_parameters=counts.trained,
             host_bytes_per_node=highest.bytes if highest else 0,
@@ -179,6 +178,14 @@ class Estimator:
             moments = host_moments(job, counts.total, counts.trained, offloaded, room)
             self.hosts[accumulates, offloaded] = moments
         return moments
+
+
+def _with_slack(live: Mapping[str, int], extra: Slack) -> dict[str, int]:
+    """Add what the allocator holds and what is outside it to the live bytes by component; leave out components of 0."""
+    components = dict(live)
+    components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
+    components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
+    return {name: n_bytes for name, n_bytes in components.items() if n_bytes}
 
 
 def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.estimate import Pools
-from memcheck.accounts.process_groups import ProcessGroup, UsedGroups
+from memcheck.accounts.process_groups import OutsideTerm, ProcessGroup, UsedGroups
 from memcheck.autograd.tensor import round_up
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
@@ -38,12 +38,18 @@ from memcheck.record import Record
 KIB, MIB = 2**10, 2**20
 
 STEPS = 8
+"""Slots of each receive buffer (``device.h``, NCCL_STEPS)."""
 LL_BYTES = 8 * 512 * STEPS * 16
+"""Receive buffer of the LL protocol: 8 lines for each of 512 threads in each slot, 16 bytes a line (``device.h``)."""
 LL128_BYTES = 120 * 640 * STEPS * 8
+"""Receive buffer of LL128: 120 elements for each of 640 threads in each slot, 8 bytes an element (``device.h``)."""
 SIMPLE_BYTES = 4 * MIB
+"""Receive buffer of the Simple protocol (``init.cc``, DEFAULT_BUFFSIZE)."""
 GRANULE = 2 * MIB
+"""What cuMem rounds an allocation up to."""
 RECEIVE_BYTES = round_up(LL_BYTES + LL128_BYTES + SIMPLE_BYTES, GRANULE)
 SEND_BYTES = GRANULE
+"""A send header, rounded up."""
 CONNECTION_BYTES = RECEIVE_BYTES + SEND_BYTES
 """One direction in and one out, one channel, one peer in the same node: 12 MiB."""
 NET_CONNECTION_BYTES = 2 * (round_up(LL128_BYTES + SIMPLE_BYTES, GRANULE))
@@ -155,14 +161,14 @@ def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     return peers_in_node * channels_per_peer * CONNECTION_BYTES + network_bytes
 
 
-def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """List name, bytes per rank and source of every communicator of a job, and of NCCL's kernels."""
+def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OutsideTerm, ...]:
+    """List every communicator of a job, and NCCL's kernels, with bytes per rank."""
     return _terms(job.layout, exchanges(job), gpu)
 
 
 @lru_cache(maxsize=1024)
-def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """List the communicators of a layout, NCCL's or on AMD GPUs RCCL's: name, bytes per rank and source of each.
+def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[OutsideTerm, ...]:
+    """List the communicators of a layout, NCCL's or on AMD GPUs RCCL's, with bytes per rank.
 
     NCCL's kernels have a row of their own, as have the buffers that the framework allocates for its collectives.
     """
@@ -172,11 +178,12 @@ def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int,
     if (gpu.arch or "").startswith("gfx"):
         source = "LUMI-AI-Guide#111: about 1 GiB for the first RCCL communicator, 0.65 GiB for each further one"
         first, *further = process_groups
-        rest = tuple((f"RCCL, {group.kind} group", RCCL_FURTHER_BYTES, source) for group in further)
-        return ((f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *rest)
-    kernels = ("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
+        others = tuple(OutsideTerm(f"RCCL, {group.kind} group", RCCL_FURTHER_BYTES, source) for group in further)
+        return (OutsideTerm(f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *others)
+    kernels = OutsideTerm("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
     communicators = [
-        (f"NCCL, {group.kind} group", group_bytes(group, gpu), _source(group, gpu)) for group in process_groups
+        OutsideTerm(f"NCCL, {group.kind} group", group_bytes(group, gpu), _source(group, gpu))
+        for group in process_groups
     ]
     return (kernels, *communicators, *using.buffers(layout))
 
@@ -256,8 +263,8 @@ CONTEXT_UNKNOWN = (616, "LMCache/LMCache#4019: the largest public reading of a b
 KERNELS_MIB = 36
 """Kernels that a first step loads: a T4's context grows from 105 to 141 MiB (fitcheck's archive)."""
 
-CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
-CUBLAS_HOPPER_BYTES = 8 * 4096 * 1024
+CUBLAS_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB
+CUBLAS_HOPPER_BYTES = 8 * 4096 * KIB
 """ATen's default ``CUBLAS_WORKSPACE_CONFIG`` (``aten/src/ATen/cuda/CublasHandlePool.cpp``): ``:4096:2:16:8``, on Hopper
 ``:4096:8``; cuBLASLt shares it (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``, on by default since torch 2.7)."""
 LARGE_WORKSPACE = (None, "sm_90", "sm_100", "sm_103", "sm_120")
@@ -265,8 +272,8 @@ LARGE_WORKSPACE = (None, "sm_90", "sm_100", "sm_103", "sm_120")
 HIPBLASLT_BYTES = 76 * MIB
 """ATen's default for hipBLASLt, same file."""
 
-GRAPHS_BYTES = 3 * 1024 * MIB
-GRAPHS_PIPELINE_BYTES = 10 * 1024 * MIB
+GRAPHS_BYTES = 3 * KIB * MIB
+GRAPHS_PIPELINE_BYTES = 10 * KIB * MIB
 """Megatron-Bridge's performance guide: CUDA graphs take "a few GB", with pipelines possibly over 10 GB. No formula is
 known: their private pools depend on which layers are captured."""
 
@@ -301,7 +308,7 @@ class Surroundings(Record):
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
     """Return the overhead that the batch of a job does not change: bytes outside the allocator, and its shares."""
     terms_by_kind = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
-    context, libraries, communicators = (sum(size for _, size, _ in terms) for terms in terms_by_kind)
+    context, libraries, communicators = (sum(term.bytes for term in terms) for terms in terms_by_kind)
     # without peer access NCCL's buffers may be in host memory; its kernels are on the GPU anyway
     in_host = 0 if gpu.peer_access else max(0, communicators - KERNELS_BYTES)
     outside = OutsideBytes(
@@ -339,17 +346,18 @@ def room(gpu: Gpu, outside: int, allocated: int) -> int:
     return gpu.memory_bytes - outside - allocated
 
 
-def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """List the driver's context and the kernels that a step loads into it: name, bytes and source of each."""
+def context_terms(gpu: Gpu) -> tuple[OutsideTerm, ...]:
+    """List the driver's context and the kernels that a step loads into it."""
     mib, source = CONTEXT.get(gpu.arch or "", CONTEXT_UNKNOWN)
-    context = ("driver context", mib * MIB, source)
+    context = OutsideTerm("driver context", mib * MIB, source)
     if gpu.arch == "sm_75":  # the T4's context was read after a step: kernels are included
         return (context,)
-    return (context, ("kernels loaded by a step", KERNELS_MIB * MIB, "fitcheck's archive: 105 to 141 MiB on a T4"))
+    source = "fitcheck's archive: 105 to 141 MiB on a T4"
+    return context, OutsideTerm("kernels loaded by a step", KERNELS_MIB * MIB, source)
 
 
-def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """List the workspaces of libraries and the pools of CUDA graphs: name, bytes and source of each.
+def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OutsideTerm, ...]:
+    """List the workspaces of libraries and the pools of CUDA graphs.
 
     A training process has a BLAS handle in the forward thread and one in the autograd thread.
     """
@@ -360,12 +368,14 @@ def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str,
         terms.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
     if str(job.option("cuda_graph_impl", "none")).lower() != "none":
         size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES
-        terms.append(("CUDA graphs", size, "Megatron-Bridge performance guide: a few GB, over 10 GB with pipelines"))
+        source = "Megatron-Bridge performance guide: a few GB, over 10 GB with pipelines"
+        terms.append(OutsideTerm("CUDA graphs", size, source))
     return tuple(terms)
 
 
-def _blas(gpu: Gpu, *, threads: int) -> tuple[str, int, str]:
-    return "BLAS workspaces", threads * blas_bytes(gpu), "ATen CublasHandlePool.cpp: one for each thread's handle"
+def _blas(gpu: Gpu, *, threads: int) -> OutsideTerm:
+    source = "ATen CublasHandlePool.cpp: one for each thread's handle"
+    return OutsideTerm("BLAS workspaces", threads * blas_bytes(gpu), source)
 
 
 def blas_bytes(gpu: Gpu) -> int:

@@ -119,14 +119,8 @@ def _forward_and_backward(job: TrainingJob, model: Rough, share: RoughPart, time
     timeline.hold("activations", saved_bytes)
     timeline.mark("forward", "all layers")
     if model.vocab_size is not None and rank == layout.pipeline - 1:
-        vocab = ceil_div(model.vocab_size, layout.tensor)
-        logits = tokens * vocab * (LOGIT_BYTES if job.loss.kind == "standard" else FUSED_LOGIT_BYTES)
-        earlier = gradients if job.gradient_accumulation_steps > 1 else 0
-        timeline.hold("logits_and_loss", logits)
-        timeline.hold("gradients", earlier)
-        timeline.mark("backward", "gradient of the logits")
-        timeline.release("logits_and_loss", logits)
-        timeline.release("gradients", earlier)
+        logits = tokens * ceil_div(model.vocab_size, layout.tensor)
+        _loss(job, logits, gradients, timeline)
     buckets = engine.gradient_buckets + _own_part(engine)
     timeline.hold("gradients", gradients + buckets)
     timeline.hold("activations", recomputed_bytes)
@@ -139,6 +133,20 @@ def _forward_and_backward(job: TrainingJob, model: Rough, share: RoughPart, time
         timeline.mark("backward", "first layer to run backward")
     timeline.release("activations", saved_bytes + recomputed_bytes)
     timeline.release("gradients", buckets)
+
+
+def _loss(job: TrainingJob, logits: int, gradients: int, timeline: Timeline) -> None:
+    """Count the moment of the logits' gradient, at which gradients of an earlier micro-batch exist, too.
+
+    ``logits``: their number on the rank. ``gradients``: bytes of all gradients of the rank.
+    """
+    logits_bytes = logits * (LOGIT_BYTES if job.loss.kind == "standard" else FUSED_LOGIT_BYTES)
+    earlier_gradients = gradients if job.gradient_accumulation_steps > 1 else 0
+    timeline.hold("logits_and_loss", logits_bytes)
+    timeline.hold("gradients", earlier_gradients)
+    timeline.mark("backward", "gradient of the logits")
+    timeline.release("logits_and_loss", logits_bytes)
+    timeline.release("gradients", earlier_gradients)
 
 
 def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:

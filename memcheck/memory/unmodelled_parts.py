@@ -110,7 +110,7 @@ def _refuse_of_stages(job: TrainingJob, architecture: Architecture, resident: tu
     if job.lora is None and not {"vision", "projector"}.issubset(job.freeze):
         message = f"memcheck has no model of a trained tower {where}"
         raise UnsupportedError(message, f"write `freeze: [vision, projector]`, or {alone}", "/training/freeze")
-    _refuse_beside(job, "a tower", f", or {alone}")
+    _refuse_steps(job, "a tower", f", or {alone}")
 
 
 def _refuse_with_encoder(job: TrainingJob, encoder: Encoder) -> None:
@@ -163,10 +163,10 @@ def _refuse_divided(job: TrainingJob, module: str, alternative: str, *, sees: bo
                 f"shard with `zero_stage: 3`{alternative}",
                 f"/parallelism/{name}",
             )
-    _refuse_beside(job, module, alternative, sees=sees, pads=pads)
+    _refuse_steps(job, module, alternative, sees=sees, pads=pads)
 
 
-def _refuse_beside(job: TrainingJob, module: str, alternative: str, *, sees: bool = False, pads: bool = False) -> None:
+def _refuse_steps(job: TrainingJob, module: str, alternative: str, *, sees: bool = False, pads: bool = False) -> None:
     """Check that a model with a tower or an encoder runs next-token steps; parameters as in :func:`_refuse_divided`.
 
     A tower that ``sees`` may also have preference steps over two rows, each with its pictures (TRL 1.16
@@ -184,23 +184,19 @@ def _refuse_beside(job: TrainingJob, module: str, alternative: str, *, sees: boo
             + alternative,
             "/training/objective",
         )
-    for wanted, what, pointer in (
-        (name != "sft" and not known, f"objective {name}", "/training/objective"),
-        (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
-        (
-            bool(job.auxiliary_models) and not known,
-            "a second model next to the one that is trained",
-            "/training/reference",
-        ),
-        (job.evaluation is not None, "the evaluation", "/training/evaluation"),
-        (job.sequences not in ("packed", "padded" if pads else ""), f"{job.sequences} rows", "/training/sequences"),
-    ):
-        if wanted:
-            raise UnsupportedError(
-                f"memcheck has no model of {what} of a model with {module}",
-                f"leave it out{alternative}",
-                pointer,
-            )
+    second_model = bool(job.auxiliary_models) and not known
+    knows_rows = job.sequences in ("packed", "padded" if pads else "")
+    unknown = {
+        "/training/objective": f"objective {name}" if name != "sft" and not known else "",
+        "/training/head": f"a {job.head.kind} head" if job.head.kind != "lm" else "",
+        "/training/reference": "a second model next to the one that is trained" if second_model else "",
+        "/training/evaluation": "the evaluation" if job.evaluation is not None else "",
+        "/training/sequences": "" if knows_rows else f"{job.sequences} rows",
+    }
+    for pointer, what in unknown.items():
+        if what:
+            message = f"memcheck has no model of {what} of a model with {module}"
+            raise UnsupportedError(message, f"leave it out{alternative}", pointer)
     if job.checkpointing.every_n_layers > 1:
         raise UnsupportedError(
             f"memcheck has no model of recomputing every n-th layer of a model with {module}",

@@ -124,7 +124,7 @@ def workspaces(subject: Subject) -> int:
     """BLAS workspaces come from torch's allocator, so that its counters include them."""
     if not isinstance(subject.job, TrainingJob):
         return 0
-    return sum(n_bytes for name, n_bytes, _ in library_terms(subject.job, subject.gpu) if name == "BLAS workspaces")
+    return sum(term.bytes for term in library_terms(subject.job, subject.gpu) if term.name == "BLAS workspaces")
 
 
 def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:

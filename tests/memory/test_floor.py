@@ -11,8 +11,8 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
+from memcheck.memory.engine import states_floor
 from memcheck.memory.estimate import estimate
-from memcheck.memory.floor import states_floor
 from memcheck.plan.read import build_plan
 
 NAMES = ("huggingface", "pytorch", "torchtitan", "megatron", "deepspeed")

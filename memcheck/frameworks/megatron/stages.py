@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.process_groups import ProcessGroup, Term, deepep_bytes, spread
+from memcheck.accounts.process_groups import OutsideTerm, ProcessGroup, deepep_bytes, spread
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
@@ -310,13 +310,13 @@ class Use(Record):
         """Every communicator of one rank, as far as a step uses it."""
         return megatron_groups(layout, self)
 
-    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+    def buffers(self, layout: Layout) -> tuple[OutsideTerm, ...]:
         """Return DeepEP's buffers, in place of NCCL's connections between expert ranks."""
         ranks = layout.expert * layout.expert_tensor
         if not self.deepep_token_width or ranks == 1:
             return ()
         source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
-        return (("DeepEP", deepep_bytes(ranks, self.deepep_token_width), source),)
+        return (OutsideTerm("DeepEP", deepep_bytes(ranks, self.deepep_token_width), source),)
 
 
 def exchanges(job: TrainingJob) -> Use:

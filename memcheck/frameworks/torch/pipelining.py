@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from memcheck.accounts.process_groups import ProcessGroup, Term, deepep_bytes, hybrid_bytes, nodes_of, spread
+from memcheck.accounts.process_groups import OutsideTerm, ProcessGroup, deepep_bytes, hybrid_bytes, nodes_of, spread
 from memcheck.accounts.ranks import Part
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
@@ -144,7 +144,7 @@ class MeshGroups:
         """Every group of one rank with a communicator of its own."""
         return mesh_groups(layout)
 
-    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+    def buffers(self, layout: Layout) -> tuple[OutsideTerm, ...]:
         """No library other than NCCL exchanges data."""
         return ()
 
@@ -213,15 +213,16 @@ class AllToAllBuffers(MeshGroups):
         self._name, self._hidden = name, hidden
         self._tokens, self._experts = tokens, experts
 
-    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+    def buffers(self, layout: Layout) -> tuple[OutsideTerm, ...]:
         """Return the library's buffers for one expert group."""
         ranks = layout.expert
         if self._name == "hybridep":
             near = layout.gpus_per_node
             size = hybrid_bytes(ranks, near, self._hidden, self._tokens, ceil_div(self._experts, ranks))
-            return (("HybridEP", size, f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/hybrid_ep/buffer)"),)
+            source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/hybrid_ep/buffer)"
+            return (OutsideTerm("HybridEP", size, source),)
         source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
-        return (("DeepEP", deepep_bytes(ranks, self._hidden), source),)
+        return (OutsideTerm("DeepEP", deepep_bytes(ranks, self._hidden), source),)
 
 
 def all_to_all_buffers(job: TrainingJob) -> AllToAllBuffers | None:

@@ -11,8 +11,8 @@ from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.job.changes import spelled, written
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
+from memcheck.memory.engine import states_floor
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
-from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.plan.places import Document, Provenance
