@@ -253,14 +253,19 @@ def end_forward(tape: Tape) -> Saved:
 
     From here on the tape has a new peak, and counts new tensors as temporaries.
     """
-    saved = Saved(
-        bytes=tape.live,
-        inventory=tuple(tape.inventory.values()) if tape.inventory is not None else (),
-        components=tuple((k, v) for k, v in tape.by_component.items() if v),
-    )
+    saved = saved_now(tape)
     tape.component = "temporaries"
     tape.reset_peak()
     return saved
+
+
+def saved_now(tape: Tape) -> Saved:
+    """Return all tensors that are live on the tape."""
+    return Saved(
+        bytes=tape.live,
+        inventory=tuple(tape.inventory.values()) if tape.inventory is not None else (),
+        components=tuple((name, n_bytes) for name, n_bytes in tape.by_component.items() if n_bytes),
+    )
 
 
 def peak_of(tape: Tape) -> Peak:

@@ -59,12 +59,10 @@ def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     tape = ctx.tape
     batch, heads, sequence, head_dim = q.shape
     window_mask = _capped_window_mask(ctx, q.dtype) if attention.window is not None else None
-    v_not_contiguous = (
-        batch > 1 and attention.kv_heads == attention.heads
-    )  # a view of the matrix of q, k and v, which the product copies
-    scores = scale(
-        tape, kernels.batched(tape, q, k, (batch, heads, sequence, sequence), "attention scores"), "attention scaling"
-    )
+    # v is then a view of the matrix of q, k and v, which the product copies
+    v_not_contiguous = batch > 1 and attention.kv_heads == attention.heads
+    scores = kernels.batched(tape, q, k, (batch, heads, sequence, sequence), "attention scores")
+    scores = scale(tape, scores, "attention scaling")
     scores = capped(tape, scores)
     mask = window_mask or _causal_mask(ctx, q.dtype)
     scores = shift(tape, scores, "attention mask", q.dtype)
@@ -72,7 +70,7 @@ def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     out = kernels.batched(
         tape, scores, v, (batch, heads, sequence, head_dim), "attention output", (False, v_not_contiguous)
     )
-    del scores, mask, window_mask
+    del scores, mask, window_mask  # variables of scaled_dot_product_attention
     return out
 
 
@@ -82,8 +80,8 @@ def _causal_mask(ctx: Context, dtype: str) -> Storage:
     ones = tape.new(shape, dtype, "ones")
     mask = tape.new(shape, dtype, "attention mask")
     del ones
-    chosen = tape.new(shape, "bool", "attention mask")
-    del chosen
+    is_masked = tape.new(shape, "bool", "attention mask")  # `mask.bool()`, an argument of masked_fill_
+    del is_masked
     return mask
 
 
@@ -305,28 +303,32 @@ def _qkv(ctx: Context, attention: Attention, x: Value) -> Value:
         ctx.parameter("self_attn.qkv.bias", (sum(part_widths),)) if attention.qkv_bias else None,
     )
     pretrained = frozen_linear(ctx, x, base, "self_attn.qkv")
-    names = [t.name.removesuffix(".weight") for t in tensors]
-    is_adapted = [adapter is not None and adapts(adapter, names[min(i, len(names) - 1)]) for i in range(3)]
-    if adapter is None or not any(is_adapted):
+    if adapter is None:
         return pretrained
-    adapted_widths = [size for size, adapted in zip(part_widths, is_adapted, strict=True) if adapted]
+    names = [t.name.removesuffix(".weight") for t in tensors]
+    part_names = names if len(names) == 3 else [names[0]] * 3  # one fused matrix, or one for each of q, k and v
+    adapted_widths = [width for width, name in zip(part_widths, part_names, strict=True) if adapts(adapter, name)]
+    if not adapted_widths:
+        return pretrained
     has_grad = ctx.setting.has_grad
     down_shape, up_shape = (adapter.rank * len(adapted_widths), int(ctx.hidden)), (sum(adapted_widths), adapter.rank)
     down = ctx.register(Parameter("lora_A", down_shape, adapter.dtype, requires_grad=True, has_grad=has_grad))
     up = ctx.register(Parameter("lora_B", up_shape, adapter.dtype, requires_grad=True, has_grad=has_grad))
     after_a = product(tape, dropout(tape, x, lora_dropout(ctx)), tape.parameter(down), "lora_A")
-    after_b = _conv1d(tape, after_a, up, len(adapted_widths) if attention.heads != attention.kv_heads else 1)
-    padded = after_b if all(is_adapted) else _zero_pad(tape, after_b, sum(part_widths))
+    convolutions = len(adapted_widths) if attention.heads != attention.kv_heads else 1
+    after_b = _conv1d(tape, after_a, up, convolutions)
+    padded = after_b if len(adapted_widths) == 3 else _zero_pad(tape, after_b, sum(part_widths))
     scaled = scale(tape, padded, "lora scaling")
     return add(tape, pretrained, scaled, "lora sum")
 
 
-def _conv1d(tape: Tape, x: Value, weight: Parameter, pieces: int) -> Value:
-    """Replay ``F.conv1d`` with kernel width 1, which keeps its input. Grouped queries take one convolution per part and
-    a cat.
+def _conv1d(tape: Tape, x: Value, weight: Parameter, convolutions: int) -> Value:
+    """Replay ``F.conv1d`` with kernel width 1, which keeps its input: [tokens, rank] to [tokens, outputs].
+
+    ``convolutions``: with grouped queries one for each adapted part, whose outputs are joined by a cat.
     """
     shape = (x.shape[0], weight.shape[0])
-    part_outputs = tape.new(shape, x.dtype, "convolutions of q, k, v") if pieces > 1 else None
+    part_outputs = tape.new(shape, x.dtype, "convolutions of q, k, v") if convolutions > 1 else None
     out = tape.value(shape, x.dtype, "convolution")
     del part_outputs
     return operator(tape, out, (x, tape.parameter(weight)), ["convolution dX", "convolution dW"], saves=(x,))

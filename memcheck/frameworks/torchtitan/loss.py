@@ -13,7 +13,7 @@ from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, peak_of
+from memcheck.autograd.curve import Curve, Saved, curve_of, peak_of, saved_now
 from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.modules import enter_tensor_parallel
@@ -32,7 +32,9 @@ class HeadShard(Record):
     padded_elements: int
     """Elements of the head's reduce-scatter input; 0 without FSDP2."""
     shard_elements: int
+    """Elements of its output, this rank's shard."""
     reduce_dtype: str = "fp32"
+    """Dtype in which gradients are added and reduced."""
 
 
 def chunked_head_unit(
@@ -104,23 +106,18 @@ def chunked_head_curve(
     hidden_gradient = _chunk_loop(ctx, head, hidden, dtype, shard, pending_reduction)
     forward_peak = peak_of(tape)
     hidden.storage = None
-    saved = tape.live - hidden_gradient[0].bytes
-    saved_components = {component: n_bytes for component, n_bytes in tape.by_component.items() if n_bytes}
-    saved_components["temporaries"] = saved_components.get("temporaries", 0) - hidden_gradient[0].bytes
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    saved = _without(saved_now(tape), "temporaries", hidden_gradient[0].bytes)
     tape.reset_peak()
     backward(tape, hidden, hidden_gradient)
-    return Curve(
-        saved_bytes=saved,
-        saved_inventory=saved_inventory,
-        saved_components=tuple((component, n_bytes) for component, n_bytes in saved_components.items() if n_bytes),
-        autocast_cache_bytes=0,
-        forward_peak=forward_peak,
-        backward_peak=peak_of(tape),
-        gradient_bytes=tape.by_component.get("gradients", 0),
-        until_backward_ends=output_bytes,
-        peak_before_loss=norm_peak,
-    )
+    return curve_of(tape, forward_peak, saved)._replace(until_backward_ends=output_bytes, peak_before_loss=norm_peak)
+
+
+def _without(saved: Saved, component: str, n_bytes: int) -> Saved:
+    """Return saved tensors without ``n_bytes`` of a component: the gradient that starts the decoder's backward."""
+    components = dict(saved.components)
+    components[component] = components.get(component, 0) - n_bytes
+    nonzero = tuple((name, left) for name, left in components.items() if left)
+    return Saved(bytes=saved.bytes - n_bytes, inventory=saved.inventory, components=nonzero)
 
 
 def _chunk_loop(
@@ -142,18 +139,9 @@ def _chunk_loop(
     for i in sorted({0, min(1, last), last}):  # chunks between the second and the last need the same as the second
         chunk = Value(hidden.storage, (chunk_tokens, ctx.hidden), dtype, Leaf())
         weight = Parameter("lm_head", weight_shape, setting.param_dtype, head.trained, has_grad=False)
-        new_logits = linear(tape, chunk, Weights(weight), "lm_head")
-        logits = None  # the loop variable of the previous chunk lives until it is assigned again
-        logits = new_logits
-        del new_logits
-        if head.compiled:
-            loss = compiled_cross_entropy(tape, logits)
-        else:
-            loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)
-        logits.origin = None
-        backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
-        del loss
-        grad = chunk.origin.grad if isinstance(chunk.origin, Leaf) else None
+        logits = linear(tape, chunk, Weights(weight), "lm_head")  # the last chunk's logits live until here
+        _chunk_loss(ctx, head, logits)
+        chunk_gradient = chunk.origin.grad if isinstance(chunk.origin, Leaf) else None
         if not shard.padded_elements:
             if weight.grad_buffer is not None and head_gradient is None:
                 head_gradient = weight.grad_buffer
@@ -165,12 +153,26 @@ def _chunk_loop(
                 before.clear()
                 _reduce_scatter_head(tape, shard)
                 head_gradient = None
-        del weight, chunk, grad
+        del weight, chunk, chunk_gradient
     del logits, head_gradient
     result = tape.new((ctx.tokens, ctx.hidden), dtype, "gradient of the hidden states")
     del accumulator
     result.move("temporaries")
     return [result]
+
+
+def _chunk_loss(ctx: Context, head: Head, logits: Value) -> None:
+    """Compute the loss of a chunk, and run its backward down to the chunk's hidden states and the head's weight.
+
+    ``logits``: [chunk tokens, vocabulary / tp], which the caller's variable still holds afterwards.
+    """
+    tape = ctx.tape
+    if head.compiled:
+        loss = compiled_cross_entropy(tape, logits)
+    else:
+        loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)
+    logits.origin = None  # the graph is the loss's alone
+    backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
 
 
 def _reduce_scatter_head(tape: Tape, shard: HeadShard) -> None:

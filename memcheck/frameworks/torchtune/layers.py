@@ -93,8 +93,11 @@ def rotate(ctx: Context, attention: Attention, x: Value) -> Value:
         return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
     if is_phi3(attention):
         return cast(tape, rotate_half(tape, x, "fp32", holds=True), x.dtype)
-    rows, cast_to = (ctx.sequence, attention.head_dim), () if x.dtype == "fp32" else ("cos", "sin")
-    return rotate_half(tape, x, x.dtype, tuple(tape.new(rows, x.dtype, name) for name in cast_to), holds=True)
+    tables: tuple[Storage, ...] = ()
+    if x.dtype != "fp32":
+        rows = (ctx.sequence, attention.head_dim)
+        tables = (tape.new(rows, x.dtype, "cos"), tape.new(rows, x.dtype, "sin"))
+    return rotate_half(tape, x, x.dtype, tables, holds=True)
 
 
 def table_bytes(architecture: Architecture, sequence: int) -> int:
@@ -103,12 +106,15 @@ def table_bytes(architecture: Architecture, sequence: int) -> int:
     """
     positions = max(architecture.max_position_embeddings, sequence)
     mixers = [block.mixer for block, _ in architecture.blocks]
-    wide = 2 if any(isinstance(m, Attention) and turns_halves(m) for m in mixers) else 1
-    return rounded(positions * rotary_width(architecture) * wide * ITEM_BYTES["fp32"])
+    numbers_per_channel = 2 if any(isinstance(m, Attention) and turns_halves(m) for m in mixers) else 1
+    return rounded(positions * rotary_width(architecture) * numbers_per_channel * ITEM_BYTES["fp32"])
 
 
 def tables(architecture: Architecture, layers: int, *, adapted: bool) -> int:
-    """Count the rotary tables of a model: its builders with adapters make one in each layer."""
+    """Count the rotary tables of a model: its builders with adapters make one in each layer.
+
+    ``layers``: layers of the rank. ``adapted``: the model has adapters.
+    """
     scaled = architecture.model_type == "llama" and architecture.max_position_embeddings > SCALED_FROM
     return layers if adapted and not scaled else 1
 
@@ -159,23 +165,13 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
 
     Keys and values are repeated for every query head before the kernel.
     """
-    tape, tensors = ctx.tape, linear_tensors(attention.tensors)
-    if attention.fused_qkv:  # an architecture as transformers has it
-        fused_matrix = tensors[0]
-        projection_rows = (
-            attention.heads * attention.head_dim,
-            attention.kv_heads * attention.head_dim,
-            attention.kv_heads * attention.head_dim,
-        )
-        projections = [fused_matrix._replace(shape=(tensor, fused_matrix.shape[1])) for tensor in projection_rows]
-    else:
-        projections = tensors[:3]
-    q = rotate(
-        ctx,
-        attention,
-        norm(ctx, attention.query_norm, _heads(ctx, attention, projections[0], x, attention.heads), "qk_norm"),
-    )
-    k, v = (_heads(ctx, attention, tensor, x, attention.kv_heads) for tensor in projections[1:])
+    tape = ctx.tape
+    q_matrix, k_matrix, v_matrix = _qkv_matrices(attention)
+    q = _heads(ctx, attention, q_matrix, x, attention.heads)
+    q = norm(ctx, attention.query_norm, q, "qk_norm")
+    q = rotate(ctx, attention, q)
+    k = _heads(ctx, attention, k_matrix, x, attention.kv_heads)
+    v = _heads(ctx, attention, v_matrix, x, attention.kv_heads)
     k = rotate(ctx, attention, norm(ctx, attention.key_norm, k, "qk_norm"))
     if attention.kv_heads != attention.heads:
         k, v = repeat_kv(tape, k, attention.heads), repeat_kv(tape, v, attention.heads)
@@ -183,14 +179,20 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
         out = capped_attention(ctx, attention, q, k, v)
     else:
         out = kernels.flash(tape, q, k, v, attention.head_dim, label="flex attention")
-    result = linear(
-        tape,
-        out.view(ctx.tokens, attention.heads * attention.head_dim),
-        ctx.weights(tensors[-1], attention.out_bias),
-        "output",
-    )
-    del out, q, k, v
+    rows = out.view(ctx.tokens, attention.heads * attention.head_dim)
+    result = linear(tape, rows, ctx.weights(linear_tensors(attention.tensors)[-1], attention.out_bias), "output")
+    del out, rows, q, k, v  # variables of MultiHeadAttention.forward
     return result
+
+
+def _qkv_matrices(attention: Attention) -> list[ParameterTensor]:
+    """Return the matrices of q, k and v; a matrix that transformers fuses is three in torchtune."""
+    matrices = linear_tensors(attention.tensors)
+    if not attention.fused_qkv:
+        return list(matrices[:3])
+    fused, head_dim = matrices[0], attention.head_dim
+    heads_of_each = (attention.heads, attention.kv_heads, attention.kv_heads)
+    return [fused._replace(shape=(heads * head_dim, fused.shape[1])) for heads in heads_of_each]
 
 
 def _heads(ctx: Context, attention: Attention, matrix: ParameterTensor, x: Value, heads: int) -> Value:

@@ -17,6 +17,10 @@ from memcheck.frameworks.transformers.head import Head
 from memcheck.frameworks.transformers.preference import Batch, total
 from memcheck.job.types import DISTILLED
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+
 
 def own_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
     """Compute head and loss of torchtune's DPO and distillation recipes.
@@ -89,25 +93,7 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
     student_logits = _chunked_output(tape, box, (chunk_tokens, ctx.hidden), weights, copies)
     teacher_logits: list[Value] = []
     if head.second is not None:
-        teacher_head = head.second.head
-        weight = Parameter(
-            "lm_head",
-            (teacher_head.vocab, teacher_head.hidden),
-            teacher_head.weight_dtype,
-            teacher_head.trained,
-            has_grad=True,
-        )
-        bias = Parameter(
-            "lm_head.bias", (teacher_head.vocab,), teacher_head.weight_dtype, teacher_head.trained, has_grad=True
-        )
-        normed, pass_variables = second_hidden(ctx, head.second)
-        teacher_hidden = [normed]
-        del normed
-        teacher_weights = Weights(weight, bias if teacher_head.bias else None)
-        teacher_logits = _chunked_output(
-            tape, teacher_hidden, (chunk_tokens, teacher_head.hidden), teacher_weights, copies
-        )
-        leave(ctx, pass_variables)
+        teacher_logits = _teacher_logits(ctx, head.second, chunk_tokens, copies)
     losses: list[Value] = []
     for student, teacher, copies_of_chunk in zip(student_logits, teacher_logits, copies, strict=False):
         with counted_as(tape, copies_of_chunk):
@@ -117,6 +103,22 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
             losses.append(cross_entropy(tape, student, upcast=True))
     del student_logits, teacher_logits, student
     return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _teacher_logits(ctx: Context, teacher: ForwardOnlyPass, chunk_tokens: int, copies: list[int]) -> list[Value]:
+    """Run the teacher's forward without gradients, and return the logits of each chunk, [chunk_tokens, vocab].
+
+    ``copies``: for how many equal chunks each replayed chunk counts.
+    """
+    head = teacher.head
+    weight = Parameter("lm_head", (head.vocab, head.hidden), head.weight_dtype, head.trained, has_grad=True)
+    bias = Parameter("lm_head.bias", (head.vocab,), head.weight_dtype, head.trained, has_grad=True) if head.bias else None
+    normed, pass_variables = second_hidden(ctx, teacher)
+    hidden = [normed]
+    del normed  # the list has the only reference: the states die when the chunks' logits exist
+    logits = _chunked_output(ctx.tape, hidden, (chunk_tokens, head.hidden), Weights(weight, bias), copies)
+    leave(ctx, pass_variables)
+    return logits
 
 
 def _chunked_output(
