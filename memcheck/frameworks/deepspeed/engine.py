@@ -263,14 +263,10 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     if buffers.reduces_after_backward:
         buffers = buffers._replace(copies_after_backward=late(trained_numels, reducing, buffers.partition_gradients))
     else:
-        frees_gradients = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.copies_to_buffer)
-        early = as_they_appear(trained_numels[::-1], reducing, frees_gradients=frees_gradients)
-        if reducing.sums_slice_in_fp32 and not reducing.copies_to_buffer:
-            own_bytes = buffers.partition_gradients
-            if stage == 2:
-                own_bytes = rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
-            early = _with_own_gradients(early, own_bytes)
-        buffers = _reduced_early(buffers, early)
+        own_bytes = buffers.partition_gradients
+        if stage == 2:
+            own_bytes = rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
+        buffers = _reduced_early(buffers, _reductions_in_hooks(job, trained_numels, reducing, own_bytes))
     norm_bytes = _norm_bytes(job, trained_numels, ordered_numels, reducing, bucket_bytes)
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
@@ -286,8 +282,17 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     )
 
 
-def _with_own_gradients(early: HookReductions, own_bytes: int) -> HookReductions:
-    """Add the rank's own gradients, which stay allocated next to their fp32 sums if no bucket takes them."""
+def _reductions_in_hooks(
+    job: TrainingJob, trained_numels: list[int], reducing: Reducing, own_bytes: int
+) -> HookReductions:
+    """Return the bytes of reductions that run in backward hooks.
+
+    ``own_bytes``: of the rank's own gradients, which stay allocated next to their fp32 sums if no bucket takes them.
+    """
+    frees_gradients = job.layout.zero_stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.copies_to_buffer)
+    early = as_they_appear(trained_numels[::-1], reducing, frees_gradients=frees_gradients)
+    if reducing.copies_to_buffer or not reducing.sums_slice_in_fp32:
+        return early
     return early._replace(
         unbucketed_gradients=early.unbucketed_gradients + own_bytes,
         copies_after_backward=early.copies_after_backward + own_bytes,
@@ -303,11 +308,13 @@ def _norm_bytes(
     which the ranks divide them. ``bucket_bytes``: of all buckets. Source: get_grad_norm_direct.
     """
     most_bytes = 0
-    for shards_of_rank in partitions(ordered_numels, reducing.ranks):
+    for own_tensors in partitions(ordered_numels, reducing.ranks):
         unfreed_bytes = 0
         if sums_apart(job) and not reducing.offloads_gradients:
-            unfreed_bytes = left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
-        largest_shard = max(shard for _, shard in shards_of_rank)
+            unfreed_bytes = left_behind(
+                trained_numels, [tensor.numel for tensor in own_tensors], reducing, bucket_bytes
+            )
+        largest_shard = max(tensor.numel_inside for tensor in own_tensors)
         most_bytes = max(most_bytes, unfreed_bytes + rounded(NORM_ITEM_BYTES * largest_shard))
     return most_bytes
 
@@ -476,8 +483,17 @@ def communication_dtype(job: TrainingJob) -> str:
     return str(job.option("communication_data_type", job.recipe.compute))
 
 
-def partitions(numels: Sequence[int], ranks: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return for each rank's partition its tensors, as (elements of the whole tensor, elements within the partition).
+class PartitionedTensor(Record):
+    """One tensor that lies in a rank's partition of the flat gradient, or reaches into it."""
+
+    numel: int
+    """Elements of the whole tensor."""
+    numel_inside: int
+    """Elements within the partition."""
+
+
+def partitions(numels: Sequence[int], ranks: int) -> tuple[tuple[PartitionedTensor, ...], ...]:
+    """Return for each rank's partition the tensors in it.
 
     ``numels``: elements of each tensor; ``ranks``: the number of partitions. Of the partitions that one tensor spans,
     the first, the second and the last are listed. Those between equal the second: a million ranks take no longer than
@@ -487,14 +503,13 @@ def partitions(numels: Sequence[int], ranks: int) -> tuple[tuple[tuple[int, int]
 
 
 @lru_cache(maxsize=64)
-def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Divide gradients into ``ranks`` equal ranges of elements: for each rank, (elements of a gradient, those in its
-    range).
+def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[PartitionedTensor, ...], ...]:
+    """Divide gradients into ``ranks`` equal ranges of elements, and list the gradients of each range.
 
     A gradient may lie in several ranges; its first two and its last one are listed.
     """
     range_size = max(1, ceil_div(sum(numels), ranks))
-    gradients_of_rank: dict[int, list[tuple[int, int]]] = {}
+    gradients_of_rank: dict[int, list[PartitionedTensor]] = {}
     offset = 0
     for numel in numels:
         end = offset + numel
@@ -503,7 +518,7 @@ def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, i
         for rank in sorted(ranks_inside):
             range_start = rank * range_size
             elements_inside = min(end, range_start + range_size) - max(offset, range_start)
-            gradients_of_rank.setdefault(rank, []).append((numel, elements_inside))
+            gradients_of_rank.setdefault(rank, []).append(PartitionedTensor(numel, elements_inside))
         offset = end
     return tuple(map(tuple, gradients_of_rank.values()))
 
@@ -514,7 +529,7 @@ def fullest_partition(numels: Sequence[int], ranks: int) -> int:
     ZeRO-2 keeps these gradients in whole tensors (``grads_in_partition``). ``numels``: elements of each tensor.
     ``ranks``: number of partitions.
     """
-    touched = [sum(numel for numel, _ in tensors) for tensors in partitions(numels, ranks)]
+    touched = [sum(tensor.numel for tensor in tensors) for tensors in partitions(numels, ranks)]
     return max(touched, default=0)
 
 

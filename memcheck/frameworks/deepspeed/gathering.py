@@ -371,13 +371,7 @@ class _Coordinator:
         for number in numbers:
             if number in self._in_flight:
                 self._wait(number)
-        current_step, fetched_for = self._step, self._fetched_for
-        not_passed = {number for number in numbers if fetched_for[number] < current_step}
-        while not_passed and self._next < len(self._queue):
-            number, step = self._queue[self._next]
-            fetched_for[number] = step
-            not_passed.discard(number)
-            self._next += 1
+        self._advance_queue(numbers)
         self._prefetch()
         self._step += 1
         while_running, max_reuse = self.live, self._leaf_reuse if module.is_leaf else self._reuse
@@ -387,6 +381,15 @@ class _Coordinator:
             if last and self._saved_views:
                 self.live -= self._saved_views.pop(number, 0)
         return self._most, while_running
+
+    def _advance_queue(self, numbers: Sequence[int]) -> None:
+        """Skip the entries of the prefetch queue up to those of the parameters that the running step has fetched."""
+        not_passed = {number for number in numbers if self._fetched_for[number] < self._step}
+        while not_passed and self._next < len(self._queue):
+            number, step = self._queue[self._next]
+            self._fetched_for[number] = step
+            not_passed.discard(number)
+            self._next += 1
 
     def _is_missing(self, number: int) -> bool:
         """Whether a parameter has to be gathered: it is neither on the GPU nor on its way."""

@@ -75,11 +75,13 @@ def late(numels: Sequence[int], reducing: Reducing, partition: int) -> int:
     exist from the first bucket on. Gradients are freed once they are copied to a bucket.
     """
     highest = bucketed = partition_alive = 0
-    for first, last, outside, temporary in _reductions(numels, reducing):
-        if not outside:
-            bucketed += sum(rounded(n * DTYPE_BYTES[reducing.gradient_dtype]) for n in numels[first:last])
+    for bucket in _reductions(numels, reducing):
+        if not bucket.unbucketed_bytes:
+            bucketed += sum(
+                rounded(n * DTYPE_BYTES[reducing.gradient_dtype]) for n in numels[bucket.first : bucket.end]
+            )
         partition_alive = partition if reducing.sums_slice_in_fp32 else partition_alive
-        highest = max(highest, partition_alive + temporary - bucketed)
+        highest = max(highest, partition_alive + bucket.copies_bytes - bucketed)
         partition_alive = partition if reducing.copies_to_buffer else partition_alive
         highest = max(highest, partition_alive - bucketed)
     return highest
@@ -112,44 +114,72 @@ def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients
     ``numels``: elements of each tensor in the order of the hooks. ``frees_gradients``: only the reduction keeps
     gradients that are in no bucket; otherwise autograd keeps them as well, and they are counted there.
     """
-    reductions = list(_reductions(numels, reducing))
-    highest = pending = kept = previous = at_first_hook = at_last_hook = after_backward = 0
-    for first, last, unbucketed_bytes, temporary in reductions:
-        new = unbucketed_bytes if frees_gradients else 0
+    buckets = list(_reductions(numels, reducing))
+    peaks = _HookPeaks(len(numels))
+    kept = previous = 0
+    for bucket in buckets:
+        new = bucket.unbucketed_bytes if frees_gradients else 0
         if reducing.copies_to_buffer or not reducing.overlaps_comm:
             previous = 0  # the previous reduction is over before this one starts
-        # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
-        not_pending_numel = numels[last - 1] if new and (last == len(numels) or last - first == 1) else 0
-        pending = max(
-            pending, kept + previous + new - rounded(not_pending_numel * DTYPE_BYTES[reducing.gradient_dtype])
+        not_pending = (
+            peaks.bytes_that_do_not_wait(bucket.first, bucket.end, numels, reducing.gradient_dtype) if new else 0
         )
-        at_last_hook, after_backward = after_backward, kept + max(previous + new, new + temporary)
-        if last == 1:
-            at_first_hook = temporary
-        elif last < len(numels):
-            highest = max(highest, after_backward)
+        peaks.add(
+            bucket.first,
+            bucket.end,
+            pending=kept + previous + new - not_pending,
+            reducing=kept + max(previous + new, new + bucket.copies_bytes),
+            copies=bucket.copies_bytes,
+        )
         previous = new
         if not reducing.frees_others_gradients:
             kept += new
-    early = _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
-    return early._replace(reduces_once=len(reductions) < 2)
+    return peaks.early()._replace(reduces_once=len(buckets) < 2)
 
 
-def _early(
-    pending: int, at_first_hook: int, highest: int, at_last_hook: int, after_backward: int, *, alone: bool
-) -> HookReductions:
-    """Return the bytes of reductions in hooks, each without the ``pending`` bytes that wait during the backward.
+class _HookPeaks:
+    """The highest bytes so far of reductions that run in the hooks of one backward, bucket by bucket.
 
-    ``at_first_hook``: temporary bytes of the first bucket. ``highest``, ``at_last_hook``: bytes in middle hooks and in
-    the last one, with pending ones. ``alone``: there is one tensor, which is reduced after its backward.
+    A bucket is reduced in the hook of the gradient after it, and the last bucket after the backward.
     """
-    return HookReductions(
-        unbucketed_gradients=pending,
-        head_copies=0 if alone else at_first_hook,
-        embedding_copies=max(0, at_last_hook - pending),
-        other_copies=max(0, highest - pending),
-        copies_after_backward=after_backward,
-    )
+
+    def __init__(self, n_tensors: int) -> None:
+        self._n_tensors = n_tensors
+        self._pending = self._at_first_hook = self._within = self._at_last_hook = self._after_backward = 0
+
+    def bytes_that_do_not_wait(self, first: int, end: int, numels: Sequence[int], dtype: str) -> int:
+        """Return the bytes of a bucket's last gradient, if it is in no bucket and is reduced without waiting.
+
+        The last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook.
+        ``first``, ``end``: the bucket's tensors, as indices of ``numels``.
+        """
+        if end < len(numels) and end - first > 1:
+            return 0
+        return rounded(numels[end - 1] * DTYPE_BYTES[dtype])
+
+    def add(self, first: int, end: int, *, pending: int, reducing: int, copies: int) -> None:
+        """Add the reduction of the tensors [first, end).
+
+        ``pending``: bytes of gradients that wait in no bucket. ``reducing``: bytes that are alive while the reduction
+        runs, gradients in no bucket included. ``copies``: of these, what the reduction itself allocates.
+        """
+        self._pending = max(self._pending, pending)
+        self._at_last_hook, self._after_backward = self._after_backward, reducing
+        if end == 1:
+            self._at_first_hook = copies
+        elif end < self._n_tensors:
+            self._within = max(self._within, reducing)
+
+    def early(self) -> HookReductions:
+        """Return the bytes in each kind of hook, without those that wait during the whole backward."""
+        is_alone = self._n_tensors < 2  # a single tensor is reduced after its backward
+        return HookReductions(
+            unbucketed_gradients=self._pending,
+            head_copies=0 if is_alone else self._at_first_hook,
+            embedding_copies=max(0, self._at_last_hook - self._pending),
+            other_copies=max(0, self._within - self._pending),
+            copies_after_backward=self._after_backward,
+        )
 
 
 def left_behind(numels: Sequence[int], own_numels: Sequence[int], reducing: Reducing, bucket_bytes: int) -> int:
@@ -167,25 +197,35 @@ def left_behind(numels: Sequence[int], own_numels: Sequence[int], reducing: Redu
     return bucket_bytes + in_no_bucket - own_in_no_bucket if reducing.ranks > 1 else 0
 
 
-def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each bucket as (from, to, bytes of its gradients in no buffer, bytes that its reduction allocates).
+class BucketReduction(Record):
+    """One bucket of gradients, and the bytes that its reduction takes."""
 
-    ``numels``: elements of each tensor in the order in which they come. ``from`` and ``to`` are its indices.
-    """
+    first: int
+    """Index of its first tensor."""
+    end: int
+    """Index after its last tensor."""
+    unbucketed_bytes: int
+    """Bytes of its gradients if they are not copied to a buffer, else 0."""
+    copies_bytes: int
+    """Bytes that the reduction allocates."""
+
+
+def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[BucketReduction]:
+    """Yield the reductions of all buckets. ``numels``: elements of each tensor in the order in which they come."""
     partition_numel = ceil_div(sum(numels), reducing.ranks) or 1
     item_bytes, offset = DTYPE_BYTES[reducing.gradient_dtype], 0
-    for first, last in buckets(numels, reducing.bucket_elements):
-        numel = sum(numels[first:last])
+    for first, end in buckets(numels, reducing.bucket_elements):
+        bucket_numels = numels[first:end]
+        numel = sum(bucket_numels)
         unbucketed = not reducing.copies_to_buffer or numel > reducing.bucket_elements
-        unbucketed_bytes = sum(rounded(n * item_bytes) for n in numels[first:last]) if unbucketed else 0
+        unbucketed_bytes = sum(rounded(n * item_bytes) for n in bucket_numels) if unbucketed else 0
         shared = offset // partition_numel != (offset + numel - 1) // partition_numel
-        temporary = _copies(reducing, numels[first:last], partition_numel, shared=shared)
+        copies_bytes = _copies(reducing, bucket_numels, partition_numel, shared=shared)
         if reducing.offloads_gradients:  # the clone takes the gradient's place before its norm is taken
-            cloned = rounded(numel * item_bytes) if unbucketed else 0
-            temporary = max(
-                temporary, cloned, *(rounded(NORM_ITEM_BYTES * min(n, partition_numel)) for n in numels[first:last])
-            )
-        yield first, last, unbucketed_bytes, temporary
+            clone_bytes = rounded(numel * item_bytes) if unbucketed else 0
+            norm_bytes = max(rounded(NORM_ITEM_BYTES * min(n, partition_numel)) for n in bucket_numels)
+            copies_bytes = max(copies_bytes, clone_bytes, norm_bytes)
+        yield BucketReduction(first, end, unbucketed_bytes, copies_bytes)
         offset += numel
 
 
@@ -241,24 +281,23 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> H
     settings. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
     gradient_bytes = DTYPE_BYTES[reducing.gradient_dtype]
-    # `pending` and `highest` are maxima over the buckets so far. A bucket is reduced in the hook of the next gradient,
-    # the last one after the backward: `after_backward` is of the latest bucket, `at_last_hook` of the one before it
-    highest = pending = at_first_hook = at_last_hook = after_backward = 0
-    for first, last in buckets(numels, reducing.bucket_elements):
-        bucket_numels = numels[first:last]
+    peaks = _HookPeaks(len(numels))
+    for first, end in buckets(numels, reducing.bucket_elements):
+        bucket_numels = numels[first:end]
         unbucketed = not reducing.copies_to_buffer or sum(bucket_numels) > reducing.bucket_elements
-        temporary = _scatter_bytes(bucket_numels, reducing, sum_dtype, unbucketed=unbucketed)
-        unbucketed_bytes = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
-        # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
-        is_not_pending = unbucketed and (last == len(numels) or len(bucket_numels) == 1)
-        not_pending_numel = bucket_numels[-1] if is_not_pending else 0
-        pending = max(pending, unbucketed_bytes - rounded(not_pending_numel * gradient_bytes))
-        at_last_hook, after_backward = after_backward, unbucketed_bytes + temporary
-        if last == 1:
-            at_first_hook = temporary
-        elif last < len(numels):
-            highest = max(highest, after_backward)
-    return _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
+        copies_bytes = _scatter_bytes(bucket_numels, reducing, sum_dtype, unbucketed=unbucketed)
+        unbucketed_bytes = not_pending = 0
+        if unbucketed:
+            unbucketed_bytes = sum(rounded(n * gradient_bytes) for n in bucket_numels)
+            not_pending = peaks.bytes_that_do_not_wait(first, end, numels, reducing.gradient_dtype)
+        peaks.add(
+            first,
+            end,
+            pending=unbucketed_bytes - not_pending,
+            reducing=unbucketed_bytes + copies_bytes,
+            copies=copies_bytes,
+        )
+    return peaks.early()
 
 
 def _scatter_bytes(numels: Sequence[int], reducing: Reducing, sum_dtype: str, *, unbucketed: bool) -> int:

@@ -156,15 +156,14 @@ class EngineStep(DataParallel):
                 recorder.hold("communication_buffers", b.gradient_buckets)
                 self._buckets = b.gradient_buckets
             self._replace_temporaries(b.unbucketed_gradients if reduces else NOTHING)
-        at_any_gradient, at_later_gradient = curve.grad_hook_peak, curve.later_grad_hook_peak
-        if at_any_gradient is not None and kind == "head":
-            recorder.high("backward", at_any_gradient, name)
-        reducing = at_later_gradient if kind == "head" else at_any_gradient
-        if reducing is not None:
-            ends = {"head": b.copies_in_head_hook, "embedding": b.copies_in_embedding_hook}
-            copies = ends.get(kind, b.copies_in_other_hooks) if reduces else NOTHING
+            if curve.grad_hook_peak is not None:
+                recorder.high("backward", curve.grad_hook_peak, name)
+        reducing_peak = curve.later_grad_hook_peak if kind == "head" else curve.grad_hook_peak
+        if reducing_peak is not None:
+            copies_by_kind = {"head": b.copies_in_head_hook, "embedding": b.copies_in_embedding_hook}
+            copies = copies_by_kind.get(kind, b.copies_in_other_hooks) if reduces else NOTHING
             recorder.hold("communication_buffers", copies)
-            recorder.high("backward", reducing, name)
+            recorder.high("backward", reducing_peak, name)
             recorder.release("communication_buffers", copies)
         if kind != "head":
             return
@@ -228,11 +227,13 @@ class EngineStep(DataParallel):
         self._reducing = size
 
     def _copy_for_offload(self) -> None:
+        """Count the copies of one gradient that is sent to the host; all zero without offloading."""
         self.recorder.hold("temporaries", self.buffers.offload_copies)
         self.recorder.mark("backward", "gradients on their way to the host")
         self.recorder.release("temporaries", self.buffers.offload_copies)
 
     def _starts_partition(self, first: bool) -> bool:
+        """Whether this micro-batch fills a new partition, and does not add to that of the ``first`` one."""
         return first or not self.buffers.adds_in_place
 
 
@@ -249,6 +250,7 @@ ENGINE = Engine(
 LEAST_SWAPPED = 1 << 20
 """Bytes of a tensor that goes to NVMe (swap_tensor/utils.py, ``MIN_AIO_BYTES``)."""
 ALIGNMENT = 1024
+"""Bytes to which DeepSpeed's handle rounds locked memory."""
 OPTIMIZER_BUFFERS, PARAMETER_BUFFERS = 4, 5
 """``buffer_count`` of offload_optimizer and of offload_param."""
 BUFFER_ELEMENTS = 100_000_000
@@ -303,7 +305,7 @@ def _partitioned_optimizer(job: TrainingJob, trained_numels: list[int]) -> dict[
         # each whole tensor that the partition touches has a buffer in which its micro-batches are summed
         gradients_bytes += max(
             (
-                sum(block(numel * parameter_item_bytes, pinned=pinned) for numel, _ in touched_tensors)
+                sum(block(tensor.numel * parameter_item_bytes, pinned=pinned) for tensor in touched_tensors)
                 for touched_tensors in partitions(trained_numels, ranks)
             ),
             default=0,

@@ -112,7 +112,9 @@ def _teacher_logits(ctx: Context, teacher: ForwardOnlyPass, chunk_tokens: int, c
     """
     head = teacher.head
     weight = Parameter("lm_head", (head.vocab, head.hidden), head.weight_dtype, head.trained, has_grad=True)
-    bias = Parameter("lm_head.bias", (head.vocab,), head.weight_dtype, head.trained, has_grad=True) if head.bias else None
+    bias = (
+        Parameter("lm_head.bias", (head.vocab,), head.weight_dtype, head.trained, has_grad=True) if head.bias else None
+    )
     normed, pass_variables = second_hidden(ctx, teacher)
     hidden = [normed]
     del normed  # the list has the only reference: the states die when the chunks' logits exist
