@@ -225,7 +225,7 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[BucketRed
             clone_bytes = rounded(numel * item_bytes) if unbucketed else 0
             norm_bytes = max(rounded(NORM_ITEM_BYTES * min(n, partition_numel)) for n in bucket_numels)
             copies_bytes = max(copies_bytes, clone_bytes, norm_bytes)
-        yield BucketReduction(first, end, unbucketed_bytes, copies_bytes)
+        yield BucketReduction(first=first, end=end, unbucketed_bytes=unbucketed_bytes, copies_bytes=copies_bytes)
         offset += numel
 
 
