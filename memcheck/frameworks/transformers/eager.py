@@ -13,7 +13,6 @@ from memcheck.autograd import eager as sinks_of
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import EagerSteps, eager, eager_with_names
-from memcheck.autograd.kernels import Copied
 from memcheck.autograd.operator import cast, copy, dropout, operator, repeat_kv, scale, shift
 from memcheck.autograd.tensor import Tape, Value, ceil_div
 from memcheck.frameworks.transformers.kernel_choice import additive_mask, copied_operands
@@ -28,13 +27,17 @@ from memcheck.models.module_types import (
 from memcheck.models.types import Attention
 
 
-def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Value, copied: Copied) -> Value:
+def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Run eager attention: scores, softmax and product as separate operators, with the variables of each family's code.
 
-    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v already repeated. ``copied``: which of the three
-    the products copy.
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v already repeated.
     """
     tape = ctx.tape
+    copied = copied_operands(ctx, attention, q.shape[1])
+    if isinstance(attention, BloomAttention) and any(copied):  # `reshape` copies, and variables hold the copies
+        q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
+        ctx.attention_locals += [q, k, v]
+        copied = (False, False, False)
     if attention.sinks or isinstance(attention, MimoAttention):
         return copy(tape, eager_with_sinks(ctx, attention, q, k, v), "contiguous")
     mask_dtype = ctx.setting.compute_dtype if tape.autocast is None else ctx.setting.param_dtype

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.autograd import kernels
-from memcheck.autograd.context import Context, Patched, Setting, Style
+from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.autograd.kernels import MASK_ALIGNMENT, flash
 from memcheck.autograd.operator import cast, copy, index, operator, repeat_kv
 from memcheck.autograd.tensor import ITEM_BYTES, Storage, Value, ceil_div, round_up, rounded
@@ -29,7 +29,6 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.module_types import (
     KERNELS,
     BlockIndexer,
-    BloomAttention,
     Disentangled,
     ExpandedFalconAttention,
     FalconAttention,
@@ -43,28 +42,28 @@ FLASH_HEAD_DIM = 256
 """The largest head dimension of FlashAttention's kernels (sdp_utils.cpp, check_head_dim_size_flash)."""
 
 
-def chosen_kernel(attention: str, dtype: str, attention_config: Attention, sequence: int, style: Style) -> str:
+def chosen_kernel(attention: Attention, setting: Setting, autocast: str | None) -> str:
     """Return the attention kernel that runs for this module on CUDA: ``flash``, ``efficient``, ``math`` or ``eager``.
 
-    ``attention``: the plan's setting. ``dtype``: of q, k and v. ``attention_config``: heads, window and the family's
-    restrictions. ``sequence``: in tokens. Source: sdp_utils.cpp of aten/native/transformers/cuda.
+    ``autocast``: the dtype of autocast where the module runs; None: it is off. Source: sdp_utils.cpp of
+    aten/native/transformers/cuda.
     """
-    if attention in ("flash", "flex") and attention_config.kernels.flash and not attention_config.alibi:
+    if setting.attention in ("flash", "flex") and attention.kernels.flash and not attention.alibi:
         return "flash"
-    has_sdpa = attention_config.kernels.sdpa and not attention_config.softcap and not attention_config.sinks
-    if attention == "eager" or not has_sdpa:
+    has_sdpa = attention.kernels.sdpa and not attention.softcap and not attention.sinks
+    if setting.attention == "eager" or not has_sdpa:
         return "eager"
-    if attention_config.position_bias:
+    if attention.position_bias:
         return "efficient"  # the biases are a mask that needs a gradient, which flash does not compute
-    expands_keys = isinstance(attention_config, ExpandedFalconAttention)
-    grouped = attention_config.kv_heads != attention_config.heads and not expands_keys
-    if grouped and attention_config.fused_qkv == "index":
+    expands_keys = isinstance(attention, ExpandedFalconAttention)
+    grouped = attention.kv_heads != attention.heads and not expands_keys
+    if grouped and attention.fused_qkv == "index":
         # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
         return "math"
-    if needs_mask(attention_config, sequence, style):
+    if needs_mask(attention, setting):
         return "efficient"
-    fits_flash = attention_config.head_dim <= FLASH_HEAD_DIM
-    if fits_flash and dtype in ("bf16", "fp16"):
+    fits_flash = attention.head_dim <= FLASH_HEAD_DIM
+    if fits_flash and (autocast or setting.compute_dtype) in ("bf16", "fp16"):
         return "flash"
     return "math" if grouped and fits_flash else "efficient"
 
@@ -117,8 +116,7 @@ def turns_in_place(ctx: Context) -> bool:
 
 def kernel_of(ctx: Context, attention: Attention) -> str:
     """Return the attention kernel of this module in this setting, as in :func:`chosen_kernel`."""
-    s = ctx.setting
-    return chosen_kernel(s.attention, ctx.tape.autocast or s.compute_dtype, attention, s.sequence, s.style)
+    return chosen_kernel(attention, ctx.setting, ctx.tape.autocast)
 
 
 def repeats_kv(ctx: Context, attention: Attention) -> bool:
@@ -127,18 +125,18 @@ def repeats_kv(ctx: Context, attention: Attention) -> bool:
     """
     if attention.kv_heads == attention.heads or isinstance(attention, ExpandedFalconAttention):
         return False
-    masked = needs_mask(attention, ctx.setting.sequence, ctx.setting.style)
-    return kernel_of(ctx, attention) in ("efficient", "eager") and (
-        masked or attention.head_dim > 256 or kernel_of(ctx, attention) == "eager"
-    )
+    kernel = kernel_of(ctx, attention)
+    if kernel == "efficient":
+        return needs_mask(attention, ctx.setting) or attention.head_dim > FLASH_HEAD_DIM
+    return kernel == "eager"
 
 
-def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
+def needs_mask(attention: Attention, setting: Setting) -> bool:
     """Tell whether transformers builds an explicit mask: for padding, or a sliding window not longer than the sequence.
 
     Source: transformers 5.23 masking_utils.py.
     """
-    if not style.runs_transformers_modules:
+    if not setting.style.runs_transformers_modules:
         return False
     always_masked = (
         attention.kernels.explicit_mask
@@ -146,19 +144,16 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
         or attention.alibi
         or isinstance(attention.extension, BlockIndexer)
     )
-    return always_masked or (attention.window is not None and sequence >= attention.window)
+    return always_masked or (attention.window is not None and setting.sequence >= attention.window)
 
 
 def shares_mask(attention: Attention, setting: Setting) -> bool:
     """Tell whether each layer's kernel keeps the model's own mask: additive, aligned and in q's dtype."""
-    kernel = chosen_kernel(
-        setting.attention, setting.autocast_dtype or setting.compute_dtype, attention, setting.sequence, setting.style
-    )
-    additive = attention.alibi and isinstance(
-        attention, FalconAttention
-    )  # Falcon adds ALiBi's bias to the mask of every head
-    narrow = setting.autocast_dtype in (None, setting.param_dtype)
-    return additive and kernel == "efficient" and narrow and not setting.sequence % MASK_ALIGNMENT
+    kernel = chosen_kernel(attention, setting, setting.autocast_dtype)
+    is_additive = attention.alibi and isinstance(attention, FalconAttention)  # with ALiBi's bias, for every head
+    has_kernel_dtype = setting.autocast_dtype in (None, setting.param_dtype)
+    is_aligned = setting.sequence % MASK_ALIGNMENT == 0
+    return is_additive and kernel == "efficient" and has_kernel_dtype and is_aligned
 
 
 def copied_operands(ctx: Context, attention: Attention, heads: int) -> kernels.Copied:
@@ -204,7 +199,6 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
         return attend_to_heads(ctx, attention, q, k, v, attend)
     tape = ctx.tape
     kernel = kernel_of(ctx, attention)
-    copied = copied_operands(ctx, attention, q.shape[1])
     if repeats_kv(ctx, attention):
         if isinstance(attention, FalconAttention) and tape.autocast:  # Falcon's products repeat what autocast has cast
             k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
@@ -212,27 +206,29 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     if kernel == "eager":
         from memcheck.frameworks.transformers.eager import attend_eagerly
 
-        if isinstance(attention, BloomAttention) and any(copied):  # `reshape` copies, and variables hold the copies
-            q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
-            ctx.attention_locals += [q, k, v]
-            copied = (False, False, False)
-        return attend_eagerly(ctx, attention, q, k, v, copied)
+        return attend_eagerly(ctx, attention, q, k, v)
     if kernel == "math":
         from memcheck.frameworks.transformers.eager import broadcasting, math_kernel
 
         run_math = broadcasting if attention.fused_qkv == "index" else math_kernel
         return run_math(ctx, attention, q, k, v)
-    kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
-    if tape.autocast:
-        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+    return _fused_attention(ctx, attention, kernel, q, k, v)
+
+
+def _fused_attention(ctx: Context, attention: Attention, kernel: str, q: Value, k: Value, v: Value) -> Value:
+    """Run FlashAttention or the memory-efficient kernel on q, k and v, which stay variables while it runs.
+
+    ``kernel``: ``flash`` or ``efficient``. Shapes are those of :func:`attend`.
+    """
+    tape, setting = ctx.tape, ctx.setting
+    fused_q, fused_k, fused_v = (cast(tape, t, tape.autocast) for t in (q, k, v)) if tape.autocast else (q, k, v)
     mask = None
-    if kernel == "efficient" and needs_mask(attention, ctx.setting.sequence, ctx.setting.style):
-        mask = _kernel_mask(ctx, attention, v.dtype)
-    if attention.row_masks == "padding" and ctx.setting.attention == "flash":
-        return flash_of_real_tokens(ctx, q, k, v)
-    ring = ctx.setting.context_parallel
-    out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
-    del kernel_arguments
+    if kernel == "efficient" and needs_mask(attention, setting):
+        mask = _kernel_mask(ctx, attention, fused_v.dtype)
+    if attention.row_masks == "padding" and setting.attention == "flash":
+        return flash_of_real_tokens(ctx, fused_q, fused_k, fused_v)
+    label, ring = f"{kernel} attention", setting.context_parallel
+    out = kernels.flash(tape, fused_q, fused_k, fused_v, v.shape[-1], label=label, extra=mask, ring=ring)
     if attention.sinks:
         from memcheck.frameworks.transformers.eager import kernel_with_sinks
 
@@ -241,9 +237,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
     joined = concatenates(attention) and attention.rotation.form != "pairs-each" and not turns_in_place(ctx)
     q_is_contiguous = joined or isinstance(attention, WhisperAttention)
-    if kernel == "flash" and q_is_contiguous:
-        out = copy(tape, out, "contiguous")
-    return out
+    return copy(tape, out, "contiguous") if kernel == "flash" and q_is_contiguous else out
 
 
 def _kernel_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | None:
@@ -291,6 +285,21 @@ def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
     )
 
 
+class LayerMask(Record):
+    """The attention mask of a layer: ``masks`` of [sequence, sequence], one per sequence or head if they differ.
+
+    ``window``: size of the sliding window; None: the mask is causal, or of padding alone.
+    """
+
+    window: int | None
+    dtype: str
+    masks: int
+
+    def bytes(self, sequence: int) -> int:
+        """Return the bytes of all masks."""
+        return rounded(self.masks * sequence * sequence * ITEM_BYTES[self.dtype])
+
+
 class Masks(Record):
     """Bytes of a model's masks and biases, by what holds them."""
 
@@ -312,37 +321,42 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     one, or of each sequence if padding shifts its chunks (masking_utils.py, chunked_overlay). Masks are held by
     variables, or saved in the graph where scores are filled by them, as in MPT (modeling_mpt.py).
     """
-    sequence = setting.sequence
-    bytes_by_window: dict[int | None, int] = {}
-    bias_bytes, in_graph, cross_bytes = 0, False, 0
     blocks = tuple(blocks)
-    for block in blocks:
-        layer_mask = _mask(block, setting)
-        if layer_mask is not None:
-            window, dtype, sequences = layer_mask
-            bytes_by_window[window] = rounded(sequences * sequence * sequence * ITEM_BYTES[dtype])
-        if block.cross is not None and block.cross.attention.row_masks == "padding":
-            dtype = setting.param_dtype if setting.attention == "eager" else "bool"
-            cross_bytes = rounded(setting.batch * sequence * setting.encoder_length * ITEM_BYTES[dtype])
-        if isinstance(block.mixer, Attention):
-            bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
-            # torch.where, which takes the bias or the lowest value, keeps its condition, the mask, for backward
-            has_padded_bias = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
-            where_keeps_mask = has_padded_bias and block.mixer.kernels.sdpa and setting.attention == "sdpa"
-            if where_keeps_mask or isinstance(block.mixer, MptAttention) or shares_mask(block.mixer, setting):
-                in_graph = True
-    gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
-    masks = sum(bytes_by_window.values())
-    unused_windows = [window for window in windows if window not in bytes_by_window]
-    unused = 0
+    attentions = [block.mixer for block in blocks if isinstance(block.mixer, Attention)]
+    layer_masks = [mask for mask in (_layer_mask(block, setting) for block in blocks) if mask is not None]
+    bytes_by_window = {mask.window: mask.bytes(setting.sequence) for mask in layer_masks}
+    mask_bytes = sum(bytes_by_window.values())
+    variable_bytes = max((_bias(attention, setting) for attention in attentions), default=0)
+    if any(block.cross is not None and block.cross.attention.row_masks == "padding" for block in blocks):
+        dtype = setting.param_dtype if setting.attention == "eager" else "bool"
+        variable_bytes += rounded(setting.batch * setting.sequence * setting.encoder_length * ITEM_BYTES[dtype])
+    unused = _unused_mask_bytes([window for window in windows if window not in bytes_by_window], setting)
+    if any(_saves_mask(attention, setting) for attention in attentions):
+        return Masks(held_by_variables=variable_bytes, held_by_graph=mask_bytes, unused_variables=unused)
+    table_bytes = max((_table(attention, setting) for attention in attentions), default=0)
+    return Masks(held_by_variables=variable_bytes + mask_bytes, unused_variables=unused, bias_gradient=table_bytes)
+
+
+def _unused_mask_bytes(windows: list[int | None], setting: Setting) -> int:
+    """Return the bytes of masks that the model's forward makes for ``windows``, window sizes that no layer has."""
+    sequence = setting.sequence
     if setting.attention == "eager":
-        unused = len(unused_windows) * rounded(setting.batch * sequence * sequence * ITEM_BYTES[setting.param_dtype])
-    elif setting.attention == "sdpa":  # a full causal mask, or one of a window beyond the sequence, is not made
-        made = [window for window in unused_windows if window is not None and sequence >= window]
-        unused = len(made) * rounded(sequence * sequence)
-    if in_graph:
-        return Masks(held_by_variables=bias_bytes + cross_bytes, held_by_graph=masks, unused_variables=unused)
-    return Masks(held_by_variables=bias_bytes + masks + cross_bytes, unused_variables=unused, bias_gradient=gathered)
+        return len(windows) * rounded(setting.batch * sequence * sequence * ITEM_BYTES[setting.param_dtype])
+    if setting.attention != "sdpa":
+        return 0
+    # a full causal mask, or one of a window beyond the sequence, is not made
+    made = [window for window in windows if window is not None and sequence >= window]
+    return len(made) * rounded(sequence * sequence)
+
+
+def _saves_mask(attention: Attention, setting: Setting) -> bool:
+    """Say whether backward of a layer keeps the model's mask.
+
+    MPT fills its scores by it. ``torch.where``, which takes a position bias or the lowest value, keeps its condition.
+    """
+    has_padded_bias = bool(attention.position_bias) and attention.row_masks == "padding"
+    where_keeps_mask = has_padded_bias and attention.kernels.sdpa and setting.attention == "sdpa"
+    return where_keeps_mask or isinstance(attention, MptAttention) or shares_mask(attention, setting)
 
 
 def _table(attention: Attention, setting: Setting) -> int:
@@ -372,27 +386,27 @@ def _bias(attention: Attention, setting: Setting) -> int:
     return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.param_dtype])
 
 
-def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
-    """Return window, dtype and number of [sequence, sequence] masks of this layer's mask, or None without one."""
-    mixer = block.mixer
+def _layer_mask(block: Block, setting: Setting) -> LayerMask | None:
+    """Return the mask that the model's forward makes for this layer, or None without one."""
+    mixer, batch = block.mixer, setting.batch
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)
-    masks_padding = isinstance(mixer, Attention) and mixer.row_masks == "padding"
-    if isinstance(mixer, Attention) and mixer.bidirectional and isinstance(mixer.extension, Disentangled):
-        return None, "int64" if masks_padding else "fp32", setting.batch
-    if isinstance(mixer, Attention) and mixer.position_bias == "given" and masks_padding:
-        return None, setting.param_dtype, setting.batch  # additive, of every sequence
-    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not masks_padding):
+    if not isinstance(mixer, Attention):
         return None
-    compute = setting.autocast_dtype or setting.compute_dtype
-    kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
+    masks_padding = mixer.row_masks == "padding"
+    if mixer.bidirectional and isinstance(mixer.extension, Disentangled):
+        return LayerMask(None, "int64" if masks_padding else "fp32", batch)
+    if mixer.position_bias == "given" and masks_padding:
+        return LayerMask(None, setting.param_dtype, batch)  # additive, of every sequence
+    if mixer.bidirectional and mixer.window is None and not masks_padding:
+        return None
     if isinstance(mixer, FalconAttention) and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
-        return mixer.window, setting.param_dtype, setting.batch * ceil_div(mixer.heads, setting.tensor_parallel)
+        return LayerMask(mixer.window, setting.param_dtype, batch * ceil_div(mixer.heads, setting.tensor_parallel))
+    kernel = chosen_kernel(mixer, setting, setting.autocast_dtype)
     if kernel == "eager":
-        return mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.param_dtype, setting.batch
-    if isinstance(mixer.extension, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
+        return LayerMask(mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.param_dtype, batch)
+    is_layers_own = isinstance(mixer.extension, BlockIndexer)  # the mask of scaled_dot_product_attention
+    if kernel == "flash" or is_layers_own or not needs_mask(mixer, setting):
         return None
-    if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        per_sequence = mixer.chunked_window or bool(mixer.row_masks)
-        return mixer.window, "bool", setting.batch if per_sequence else 1
-    return None
+    per_sequence = mixer.chunked_window or bool(mixer.row_masks)
+    return LayerMask(mixer.window, "bool", batch if per_sequence else 1)
