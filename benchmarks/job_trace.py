@@ -350,9 +350,9 @@ def trace(record: dict[str, Any]) -> dict[str, Any]:
     moments = Moments(tracer, account, placing)
     with tempfile.TemporaryDirectory() as folder, around(record):
         LAUNCHERS[record["launcher"]](record, folder, lambda: entered(tracer, placing, account, moments))
-    first, second = moments.steps[0], moments.steps[1]
+    first, *_, second = moments.steps
     return {
-        "gpu_bytes": {**moments.found, "first": first, "second": {"init": moments.rest[1], **second}},
+        "gpu_bytes": {**moments.found, "first": first, "second": {"init": moments.rest[-1], **second}},
         "host_bytes": moments.host,
     }
 

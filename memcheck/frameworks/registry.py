@@ -123,6 +123,10 @@ if TYPE_CHECKING:
             """Gathered parameters during a forward."""
 
         @property
+        def gathered_in_evaluation(self) -> int:
+            """Gathered parameters during an evaluation."""
+
+        @property
         def fp32_partition_copy(self) -> int:
             """A second copy of parameters, which the optimizer steps on."""
 
@@ -145,6 +149,17 @@ if TYPE_CHECKING:
             """``recomputes``: autograd saves nothing of a layer; None: what a step gathers is not asked for."""
 
 
+class GatheredOfReference(Record):
+    """Bytes of a second, frozen model that are gathered at once in its forward."""
+
+    around: int = 0
+    """While its embedding or its head is gathered."""
+    layers: int = 0
+    """While its layers run."""
+    head: int = 0
+    """While its head runs."""
+
+
 class Engine(Record):
     """What estimates a data-parallel engine with buffers of its own (DeepSpeed's ZeRO), as functions of a job.
 
@@ -161,8 +176,8 @@ class Engine(Record):
     """Whether the engine replaces ``F.linear`` by a function of its own, which saves its input whatever is trained."""
     undivided_model_bytes: Callable[[TrainingJob, Sequence[LocalTensor]], int]
     """Bytes of a second, frozen model, such as the reference of DPO, that the engine does not divide over ranks."""
-    gathered_model_bytes: Callable[[TrainingJob, Sequence[LocalTensor], str], int]
-    """Bytes of a second, frozen model that are gathered while its forward runs; the last argument is its dtype."""
+    gathered_model_bytes: Callable[[TrainingJob, Tensors, str], GatheredOfReference]
+    """What is gathered of a second, frozen model; the last argument is its dtype."""
 
 
 @lru_cache(maxsize=16)

@@ -119,6 +119,13 @@ class Objective(Record):
         """Whether another forward pass runs without gradients in each micro-batch."""
         return self.name in DISTILLED or (self.name in COMPARED and self.reference in SECOND_PASSES)
 
+    @property
+    def repeats_forward(self) -> bool:
+        """Whether the trained model runs forward twice before a backward: with its adapters off, or for KTO's estimate
+        of a divergence (``_compute_kl_logps``).
+        """
+        return self.name == "kto" or (self.name in COMPARED and self.reference == "adapter-off")
+
 
 class ModelHead(Record):
     """What the trained model ends in."""

@@ -15,7 +15,15 @@ from itertools import groupby
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.deepspeed.gathering import LEAVES, PEFT_WRAPPERS, GatherLimits, most_gathered, persists
+from memcheck.frameworks.deepspeed.gathering import (
+    LEAVES,
+    PEFT_WRAPPERS,
+    GatherLimits,
+    UnitRuns,
+    most_gathered,
+    most_without_backward,
+    persists,
+)
 from memcheck.frameworks.deepspeed.reduction import (
     NORM_ITEM_BYTES,
     HookReductions,
@@ -25,6 +33,7 @@ from memcheck.frameworks.deepspeed.reduction import (
     left_behind,
     scattered,
 )
+from memcheck.frameworks.registry import GatheredOfReference
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -67,6 +76,8 @@ class EngineBuffers(Record):
     """ZeRO-3: gathered parameters in the backward of all other units, and flat buffers."""
     gathered_at_end: int = 0
     """ZeRO-3: gathered parameters in the first unit's backward and after it, and flat buffers."""
+    releases_head: bool = False
+    """ZeRO-3: nothing is gathered between the last unit's forward and backward, while a trainer takes the loss."""
     reduces_after_backward: bool = False
     """Gradients are reduced after the backward (ZeRO-1 without ``overlap_comm``), and not in its hooks."""
     copies_to_buffer: bool = True
@@ -95,6 +106,11 @@ class EngineBuffers(Record):
     """Without ZeRO: the flat copy of gradients that is all-reduced after backward."""
     whole_gradients: int = 0
     """ZeRO-1: all gradients of the model, which are freed once they are reduced; 0: they stay for the optimizer."""
+
+    @property
+    def gathered_in_evaluation(self) -> int:
+        """ZeRO-3: gathered parameters in an evaluation; the head's where others are gone when the loss is taken."""
+        return self.gathered_in_head if self.releases_head else self.gathered_in_forward
 
     @property
     def other_streams(self) -> int:
@@ -423,6 +439,32 @@ def _copies_parameters(job: TrainingJob) -> bool:
     return job.layout.shard_group > 1 or job.parameter_offload != "none"
 
 
+def _runs(units: Sequence[Sequence[LocalTensor]]) -> UnitRuns:
+    """Return the parameters of equal consecutive units, and how many there are."""
+    return tuple([(tensors, len(list(same))) for tensors, same in groupby(map(tuple, units))])
+
+
+def _kinds(job: TrainingJob, units: Sequence[Sequence[LocalTensor]]) -> dict[str, bool]:
+    """Say of a model whether its sparse blocks are ``leaves`` of ZeRO-3, and whether its head is ``tied``."""
+    architecture = job.architecture
+    if not isinstance(architecture, Architecture):
+        return {"leaves": False, "tied": False}
+    tied = architecture.tie_word_embeddings and architecture.head and len(units) > 1
+    return {"leaves": architecture.model_type in LEAVES, "tied": tied}
+
+
+def _limits(job: TrainingJob, hidden: int) -> GatherLimits:
+    """Return the limits of what ZeRO-3 gathers, in elements. ``hidden``: the model's hidden size."""
+    sequential = bool(job.option("stage3_allgather_sequential", default=False))
+    return GatherLimits(
+        ranks=job.layout.shard_group,
+        prefetch_elements=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
+        max_live_elements=elements(job, "stage3_max_live_parameters", hidden),
+        max_reuse_elements=elements(job, "stage3_max_reuse_distance", hidden),
+        gathers_one_by_one=sequential or job.layout.shard_group == 1,
+    )
+
+
 def _gathered(
     job: TrainingJob, units: Sequence[Sequence[LocalTensor]], hidden: int, buffers: EngineBuffers, *, recomputes: bool
 ) -> EngineBuffers:
@@ -431,36 +473,32 @@ def _gathered(
     ``units``: the parameters of each unit in forward order. ``hidden``: the model's hidden size. ``recomputes``: layers
     are checkpointed. Without that, autograd keeps the gathered storage of stacked experts, which are multiplied as
     views.
+
+    The engine takes every forward for the start of a step (``reset_step``) and expects the modules of the last one. The
+    backward behind a second forward is none of them: it forgets the order (partitioned_param_coordinator.py,
+    ``trace_prologue``), prefetches nothing and releases each module at once.
     """
     if not _copies_parameters(job):
         return buffers
-    architecture = job.architecture
-    sequential = bool(job.option("stage3_allgather_sequential", default=False))
-    is_moe_leaf = tied = False
-    if isinstance(architecture, Architecture):
-        is_moe_leaf = architecture.model_type in LEAVES
-        tied = architecture.tie_word_embeddings and architecture.head and len(units) > 1
-    limits = GatherLimits(
-        ranks=job.layout.shard_group,
-        prefetch_elements=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
-        max_live_elements=elements(job, "stage3_max_live_parameters", hidden),
-        max_reuse_elements=elements(job, "stage3_max_reuse_distance", hidden),
-        gathers_one_by_one=sequential or job.layout.shard_group == 1,
-    )
+    limits, loses_order = _limits(job, hidden), job.objective.repeats_forward
+    model, kinds = (_runs(units), _persisting(job, hidden)), _kinds(job, units)
+    # its forwards alone are in one order, so that the second of them prefetches
+    second_forward = max(most_without_backward(*model, limits, **kinds)) if loses_order else 0
     peaks = most_gathered(
-        tuple([(tensors, len(list(same))) for tensors, same in groupby(map(tuple, units))]),
-        _persisting(job, hidden),
-        limits,
-        leaves=is_moe_leaf,
-        tied=tied,
+        *model,
+        limits._replace(prefetch_elements=0, max_reuse_elements=0) if loses_order else limits,
+        **kinds,
         recomputes=recomputes,
         wrappers=0 if job.method == "full" else PEFT_WRAPPERS,
     )
     item_bytes = DTYPE_BYTES[job.recipe.compute]
     forward, head, backward, end = (rounded(n * item_bytes) for n in peaks)
-    return buffers._replace(
+    forward = max(forward, rounded(second_forward * item_bytes))
+    in_trainer = job.objective.loss_after_model and not job.objective.loss_from_hidden_states
+    buffers = buffers._replace(
         gathered_in_forward=forward, gathered_in_head=head, gathered_in_backward=backward, gathered_at_end=end
     )
+    return buffers._replace(releases_head=loses_order and in_trainer)
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:
@@ -548,13 +586,11 @@ def _without_auto(job: TrainingJob) -> TrainingJob:
     return job._replace(options=tuple((name, value) for name, value in job.options if value != "auto"))
 
 
-def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> int:
-    """Return the bytes of a reference model's parameters that are gathered at once in its forward-only pass.
+def gathered_at_once(job: TrainingJob, units: Sequence[Sequence[LocalTensor]], dtype: str) -> GatheredOfReference:
+    """Return the bytes of a reference model that are gathered at once in its forward.
 
-    These are the parameter in use, and the prefetched ones with their flat buffer. A pass without a backward uses no
-    parameter again, so that each is released after its layer.
+    ``job``: see :func:`kept_whole`. ``units``: its parameters in forward order. ``dtype``: theirs.
     """
-    numels = [t.numel for t in tensors]
-    bucket = elements(_without_auto(job), "stage3_prefetch_bucket_size", job.architecture.hidden_size)
-    prefetched = min(sum(numels), bucket)
-    return rounded((max(numels, default=0) + 2 * prefetched) * DTYPE_BYTES[dtype])
+    job, hidden = _without_auto(job), job.architecture.hidden_size
+    most = most_without_backward(_runs(units), _persisting(job, hidden), _limits(job, hidden), **_kinds(job, units))
+    return GatheredOfReference(*(rounded(n * DTYPE_BYTES[dtype]) for n in most))

@@ -214,9 +214,30 @@ def persists(numels: Sequence[int], threshold: int, limit: int | None) -> list[b
     return persistent
 
 
+UnitRuns = tuple[tuple[tuple[LocalTensor, ...], int], ...]
+"""The parameters of equal consecutive units, and how many such units there are."""
+
+
+def _weights(
+    runs: UnitRuns, persisting: tuple[int, int | None], *, recomputes: bool
+) -> tuple[list[tuple[LocalTensor, ...]], list[GatheredWeight]]:
+    """Return the parameters of each unit, and all of them as the coordinator sees them. Parameters: see
+    :func:`most_gathered`.
+    """
+    units = list(chain.from_iterable([unit] * times for unit, times in runs))
+    tensors = list(chain.from_iterable(units))
+    weights = [
+        GatheredWeight(
+            t.numel, is_persistent, autograd_saves_view=t.expert and len(t.shape) == STACKED and not recomputes
+        )
+        for t, is_persistent in zip(tensors, persists([t.numel for t in tensors], *persisting), strict=True)
+    ]
+    return units, weights
+
+
 @lru_cache(maxsize=64)
 def most_gathered(
-    runs: tuple[tuple[tuple[LocalTensor, ...], int], ...],
+    runs: UnitRuns,
     persisting: tuple[int, int | None],
     limits: GatherLimits,
     *,
@@ -231,14 +252,7 @@ def most_gathered(
     :func:`persists`. ``recomputes``: layers are checkpointed, so that autograd saves no view of stacked experts.
     ``leaves``, ``tied``: see :func:`module_units`. ``wrappers``: modules that PEFT puts around the model.
     """
-    units = list(chain.from_iterable([unit] * times for unit, times in runs))
-    tensors = list(chain.from_iterable(units))
-    weights = [
-        GatheredWeight(
-            t.numel, is_persistent, autograd_saves_view=t.expert and len(t.shape) == STACKED and not recomputes
-        )
-        for t, is_persistent in zip(tensors, persists([t.numel for t in tensors], *persisting), strict=True)
-    ]
+    units, weights = _weights(runs, persisting, recomputes=recomputes)
     trained_units = [index for index, unit in enumerate(units) if any(t.trained for t in unit)]
     # units before the first trained one have no backward, unless they are recomputed: their input may be a trained leaf
     first_backward = 0 if recomputes or not trained_units else trained_units[0]
@@ -262,12 +276,8 @@ def gathered(
     is trained. ``wrappers``: the number of modules that PEFT puts around the model. Modules without parameters, such as
     the model or a layer, prefetch as well.
     """
-    model = Module((), tuple(range(len(weights))))
-    body = Module((), tuple(sorted(set(chain.from_iterable(unit.all_parameters for unit in units[:-1])))))
-    outer = (1 + wrappers) * [model]
-    forward = [*outer, body]
-    for unit in units:
-        forward += (*unit.layer, *unit.forward)
+    outer, body = _outer(weights, units, wrappers)
+    forward = _forward(outer, body, units)
     uses, before_first_unit = _backward_uses(units[without_backward:], recompute=recompute)
     backward = [*(ModuleUse(module, True) for module in outer), *uses[:1], ModuleUse(body, True), *uses[1:]]
     coordinator = _Coordinator(weights, [*forward, *(use.module for use in backward)], limits)
@@ -287,6 +297,40 @@ def gathered(
         most[phase] = max(most[phase], highest)
     most["end"] = max(most["end"], coordinator.live)
     return GatheredMost(**most)
+
+
+@lru_cache(maxsize=64)
+def most_without_backward(
+    runs: UnitRuns, persisting: tuple[int, int | None], limits: GatherLimits, *, leaves: bool, tied: bool
+) -> tuple[int, int, int]:
+    """Return the most elements gathered at once in a pass that no backward follows: around its layers, in them, in its
+    head.
+
+    The pass before had the same order, so that parameters are prefetched. Parameters: see :func:`most_gathered`.
+    """
+    tensors, weights = _weights(runs, persisting, recomputes=True)
+    units = module_units(tensors, leaves=leaves, tied=tied)
+    first, last = ([*unit.layer, *unit.forward] for unit in (units[0], units[-1]))
+    outer, body = _outer(weights, units, 0)
+    forward = _forward(outer, body, units)
+    coordinator = _Coordinator(weights, forward, limits)
+    found = [coordinator.step(module, forward=True, last=False) for module in forward]
+    start, end = len(outer) + 1 + len(first), len(forward) - len(last)
+    around = max(gathering for gathering, _ in (*found[:start], *found[end:]))
+    return around, max((gathering for gathering, _ in found[start:end]), default=0), found[-1][1]
+
+
+def _outer(
+    weights: Sequence[GatheredWeight], units: Sequence[ModuleUnit], wrappers: int
+) -> tuple[list[Module], Module]:
+    """Return the modules around a model: PEFT's ``wrappers`` with the model itself, and its body without the head."""
+    body = Module((), tuple(sorted(set(chain.from_iterable(unit.all_parameters for unit in units[:-1])))))
+    return (1 + wrappers) * [Module((), tuple(range(len(weights))))], body
+
+
+def _forward(outer: Sequence[Module], body: Module, units: Sequence[ModuleUnit]) -> list[Module]:
+    """List the modules in the order of the forward."""
+    return [*outer, body, *chain.from_iterable((*unit.layer, *unit.forward) for unit in units)]
 
 
 class ModuleUse(Record):

@@ -70,7 +70,7 @@ class ZeroEngine(Record):
         return EngineStep(recorder, step_units, self, buffers)
 
 
-FACTS = ("reduces_after_backward", "reduces_once", "copies_to_buffer", "adds_in_place")
+FACTS = ("releases_head", "reduces_after_backward", "reduces_once", "copies_to_buffer", "adds_in_place")
 """Fields of :class:`EngineBuffers` that are no sizes."""
 
 
@@ -118,7 +118,9 @@ class EngineStep(DataParallel):
 
     def before_loss(self, *, after_model: bool) -> None:
         """Replace ZeRO-3's gathered parameters of the forward by those of the last unit."""
-        self.recorder.hold("communication_buffers", self.buffers.gathered_in_head)
+        self.recorder.hold(
+            "communication_buffers", NOTHING if self.buffers.releases_head else self.buffers.gathered_in_head
+        )
         self.recorder.release("communication_buffers", self.buffers.gathered_in_forward)
 
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
@@ -126,7 +128,11 @@ class EngineStep(DataParallel):
         self._micro_batch = micro_batch
 
     def before_backward(self, index: int, curve: NamedCurve) -> None:
-        """Before the first unit's backward, replace ZeRO-3's gathered parameters by those of the backward's end."""
+        """Before the backward of the head and of the first unit, replace ZeRO-3's gathered parameters by those of that
+        backward.
+        """
+        if self.buffers.releases_head and self.units[index].kind == "head":
+            self.recorder.hold("communication_buffers", self.buffers.gathered_in_head)
         if index == 0 and self.pair != FIRST_OF_PAIR:
             self.recorder.hold("communication_buffers", self.buffers.gathered_at_end)
             self.recorder.release("communication_buffers", self.buffers.gathered_in_backward)

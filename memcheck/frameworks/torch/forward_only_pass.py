@@ -47,22 +47,29 @@ def _of_companion(job: TrainingJob, companion: Companion, base: Setting) -> Forw
     dtype = companion.dtype if job.recipe.autocast else job.recipe.compute
     setting = _pass_setting(base, architecture, dtype, trained=True)
     companion_job = alone(job, companion)
+    cache = _keys_and_values(architecture, setting) if job.objective.reference_caches else 0
     layers = layers_without_grad(checked_architecture(companion_job, architecture), setting)
     gathered = 0
     if is_wrapped(job, companion) and by_layer(job):
         largest_group = _fullest(companion_job, architecture, setting)
         gathered = largest_group.unsharded_params + largest_group.all_gather_output
-        # a layer is copied out of its flat buffer while the previous layer's flat buffer is live; so are the hidden
-        # states between both layers
-        between = layers_without_grad(architecture._replace(blocks=()), setting).peak
-        between += rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), dtype)
-        layers = layers._replace(peak=max(layers.peak, largest_group.all_gather_output + between))
+        # a layer is copied out of its flat buffer while the previous layer's flat buffer is live
+        layers = layers._replace(
+            peak=max(layers.peak, largest_group.all_gather_output + _between(architecture, setting))
+        )
     elif is_wrapped(job, companion):
         gathered = gathered_whole(job, companion)
     elif not uses_fsdp(job) and is_zero3(job):
-        gathered = gathered_by_engine(job, companion)
-    cache = _keys_and_values(architecture, setting) if job.objective.reference_caches else 0
+        around, in_layers, gathered = gathered_by_engine(job, companion)
+        highest = max(layers.peak + in_layers, around + _between(architecture, setting) - cache)  # which is empty then
+        layers = layers._replace(peak=highest - gathered)
     return _with_outputs(job, architecture, setting, layers, cache)._replace(gathered_bytes=gathered)
+
+
+def _between(architecture: Architecture, setting: Setting) -> int:
+    """Return the bytes of a pass without gradients between two layers: variables of the model, and hidden states."""
+    hidden_states = rounded_bytes((setting.batch * setting.sequence, architecture.hidden_size), setting.param_dtype)
+    return layers_without_grad(architecture._replace(blocks=()), setting).peak + hidden_states
 
 
 def _pass_setting(base: Setting, architecture: Architecture, dtype: str, *, trained: bool) -> Setting:

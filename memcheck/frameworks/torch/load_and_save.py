@@ -63,7 +63,7 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
         instants.insert(0, _instant("load", "matrices in 16 bits that wait to be quantised", unquantised))
     if evaluates:
         engine = engine_of(job, resident.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
-        gathered = engine.gathered_in_forward if engine is not None else 0
+        gathered = engine.gathered_in_evaluation if engine is not None else 0
         instants.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
     if not loads and not gathers:
         return tuple(instants)

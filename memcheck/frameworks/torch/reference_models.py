@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
-from memcheck.frameworks.registry import Engine, engine_code, layers_of
+from memcheck.frameworks.registry import Engine, GatheredOfReference, engine_code, layers_of
 from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
 from memcheck.frameworks.torch.tower_tensors import model_tensors
 from memcheck.job.types import Companion, Objective, TrainingJob
@@ -122,10 +122,11 @@ def gathered_whole(job: TrainingJob, companion: Companion) -> int:
     return group.unsharded_params + group.all_gather_output
 
 
-def gathered_by_engine(job: TrainingJob, companion: Companion) -> int:
-    """Bytes that DeepSpeed's engine has gathered at once while the companion's forward runs."""
+def gathered_by_engine(job: TrainingJob, companion: Companion) -> GatheredOfReference:
+    """Bytes that DeepSpeed's engine has gathered at once in the companion's forward."""
     inside = alone(job, companion)
-    return _engine(job).gathered_model_bytes(inside, companion_tensors(inside), companion.dtype)
+    units = list(model_tensors(inside, companion.architecture))
+    return _engine(job).gathered_model_bytes(inside, units, companion.dtype)
 
 
 def _engine(job: TrainingJob) -> Engine:
