@@ -95,7 +95,7 @@ def arguments_of(job: TrainingJob) -> dict[str, Any]:
         "ddp_find_unused_parameters": False,  # else the reducer reads values: which parameters were used, an int32 each
     }
     if layout.zero_stage == 3 and layout.data > 1:
-        config: dict[str, Any] = {"version": job.fsdp}
+        config: dict[str, Any] = {"version": job.fsdp_version}
         if uses_flat_parameters(job):
             # what the plugin is told of resharding goes under in its own default, which this variable sets
             os.environ["FSDP_SHARDING_STRATEGY"] = "FULL_SHARD" if layout.reshard_after_forward else "SHARD_GRAD_OP"

@@ -406,8 +406,8 @@ SCALARS = (
     "freed_input_bytes",
     "input_gradient_bytes",
     "output_gradient_bytes",
-    "left_gradient_bytes",
-    "taken_gradient_bytes",
+    "gradient_bytes_for_earlier_units",
+    "gradient_bytes_of_later_units",
     "until_graph_freed",
     "weight_backward_bytes",
 )
@@ -463,8 +463,8 @@ class NamedCurve(Record):
     freed_input_bytes: int = NOTHING
     input_gradient_bytes: int = NOTHING
     output_gradient_bytes: int = NOTHING
-    left_gradient_bytes: int = NOTHING
-    taken_gradient_bytes: int = NOTHING
+    gradient_bytes_for_earlier_units: int = NOTHING
+    gradient_bytes_of_later_units: int = NOTHING
     until_graph_freed: int = NOTHING
     weight_backward_bytes: int = NOTHING
 

@@ -68,6 +68,7 @@ class Adapter(Record):
     """The adapters of one part of a model, over base weights that may be stored quantised."""
 
     rank: int
+    """Rank ``r``: A has the shape [r, inputs], B has [outputs, r]."""
     targets: str | tuple[str, ...]
     """peft's ``target_modules``: names of linear layers, or ``all-linear``."""
     dtype: str
@@ -83,7 +84,7 @@ class Adapter(Record):
     target_parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
     expert_rank: int = 0
-    """The rank of those; 0: that of the others."""
+    """Rank of the adapters of stacked experts; 0: ``rank``."""
     quantizes_experts: bool = False
     """Experts are linear layers, whose weights are 4-bit as the others."""
     quantizes_stacked_experts: bool = False
@@ -162,19 +163,19 @@ class Setting(Record):
     frozen_modules: tuple[str, ...] = ()
     """Names of modules inside the unit whose weights get no gradient."""
     has_grad: bool = False
-    """Gradients of an earlier micro-batch exist."""
+    """Gradients of an earlier micro-batch exist, to which autograd adds the new ones."""
     grad_dtype: str | None = None
     """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
     has_grad_hooks: bool = False
     """An engine runs a hook when a weight's gradient has arrived (DeepSpeed). The hook casts every gradient, also one
     that is added to an existing one, so that autograd casts none."""
     saves_linear_inputs: bool = False
-    """Linear layers save their inputs even when frozen, as those of ZeRO-3 do (deepspeed runtime/zero/linear.py)."""
+    """Linear layers save their inputs even if their weights are frozen, as ZeRO-3's do (runtime/zero/linear.py)."""
     needs_input_gradient: bool = True
-    """Something below the unit is trained."""
+    """The unit's input gets a gradient, because something before the unit is trained."""
     holds_output_gradient: bool = False
     """The pipeline schedule keeps the gradient of the unit's output until the backward has ended."""
-    external_input: bool = False
+    input_is_counted_elsewhere: bool = False
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None
     """LoRA adapters of the unit's linear layers; None: there are none."""
@@ -222,7 +223,7 @@ class Setting(Record):
     """Backward reaches this layer first of its stack: gradients to which all layers add are allocated in it (of the
     encoder's output, of position biases)."""
     fp32_params: tuple[str, ...] = ()
-    """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
+    """Parts of the names of weights that modules see in fp32, whatever ``param_dtype`` is."""
     residual_dtype: str | None = None
     """Dtype of the residual stream; None: that of the weights. Under autocast a tower's convolution decides it."""
     casts_batch_features: bool = False
@@ -499,7 +500,7 @@ def whole(setting: Setting) -> Setting:
         has_grad=False,
         grad_dtype=None,
         needs_input_gradient=True,
-        external_input=False,
+        input_is_counted_elsewhere=False,
         holds_output_gradient=False,
         adapter=None,
         expert_imbalance=1.0,

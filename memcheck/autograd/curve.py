@@ -23,7 +23,7 @@ class Peak(Record):
     """Bytes by component (``activations``, ``gradients``, ``temporaries``), which add up to ``bytes``."""
     inventory: Inventory = ()
     """The live tensors one by one; empty unless the replay was asked to list them."""
-    largest: int = 0
+    largest_block: int = 0
     """Bytes of the largest block that the unit has made so far, live or not."""
 
 
@@ -85,11 +85,11 @@ class Curve(Record):
     """Bytes of the gradient of the unit's input; 0: it needs none."""
     output_gradient_bytes: int = 0
     """Bytes of the gradient of the unit's output, with which its backward starts."""
-    left_gradient_bytes: int = 0
+    gradient_bytes_for_earlier_units: int = 0
     """Bytes of gradients that this unit's backward leaves for an earlier unit, such as those of a shared weight."""
-    taken_gradient_bytes: int = 0
-    """Bytes of gradients that the backward of later units has left (``left_gradient_bytes``). From the start of this
-    unit's backward on, ``backward_peak`` counts them."""
+    gradient_bytes_of_later_units: int = 0
+    """Bytes of gradients that the backward of later units has left for this one (``gradient_bytes_for_earlier_units``
+    of those units). From the start of this unit's backward on, ``backward_peak`` counts them."""
     until_graph_freed: int = 0
     """Bytes that are live until the training loop drops the graph, when the next forward's output replaces this one."""
     weight_backward_bytes: int = 0
@@ -119,7 +119,7 @@ def replay(
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     tape.dtensor_gradients = setting.uses_dtensor
     ctx = Context(tape, setting)
-    storage = None if setting.external_input else tape.new(shape, dtype, "block input")
+    storage = None if setting.input_is_counted_elsewhere else tape.new(shape, dtype, "block input")
     x = Value(storage, shape, dtype, Leaf() if setting.needs_input_gradient else None)
     del storage
     if table[1]:  # 0: the model has no rotary embeddings, or FSDP2 casts no table
@@ -145,14 +145,14 @@ def replay(
     return curve._replace(
         autocast_cache_bytes=freed.autocast_copies,
         extra_output_bytes=freed.extra_outputs,
-        input_bytes=rounded_bytes(shape, dtype) if not setting.external_input else 0,
+        input_bytes=rounded_bytes(shape, dtype) if not setting.input_is_counted_elsewhere else 0,
         freed_input_bytes=freed.input,
         input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
         output_gradient_bytes=rounded_bytes(*output_spec) if has_graph else 0,
         until_graph_freed=sum(tape.until_graph_freed.values()),
         until_backward_ends=until_backward_ends,
-        left_gradient_bytes=_cast_gradient_bytes(ctx),
-        taken_gradient_bytes=taken_gradient_bytes,
+        gradient_bytes_for_earlier_units=_cast_gradient_bytes(ctx),
+        gradient_bytes_of_later_units=taken_gradient_bytes,
         weight_backward_bytes=tape.weight_backward_bytes,
     )
 
@@ -275,7 +275,7 @@ def peak_of(tape: Tape) -> Peak:
         label=tape.peak_label,
         components=tuple((k, v) for k, v in tape.peak_components.items() if v),
         inventory=tuple(tape.peak_inventory),
-        largest=tape.largest,
+        largest_block=tape.largest,
     )
 
 

@@ -238,10 +238,10 @@ def _objective(job: TrainingJob) -> dict[str, object]:
     plain, objective = TrainingJob._field_defaults, job.objective
     if objective.name != plain["objective"].name:
         found["objective.name"], found["reference"] = objective.name, objective.reference
-        if objective.prompt_length:
-            found["objective.prompt_length"] = objective.prompt_length
-    if objective.code:
-        found.update(_trainer(objective.code))
+        if objective.prompt_tokens:
+            found["objective.prompt_length"] = objective.prompt_tokens
+    if objective.loss_code:
+        found.update(_trainer(objective.loss_code))
     if job.head != plain["head"]:
         found["head.kind"] = job.head.kind
         if job.head.labels:
@@ -274,7 +274,7 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
     return {
         "parallelism.data": layout.data,
         "parallelism.tensor": 1,
-        "parallelism.sequence": framework.parallelism.sequence and layout.tensor > 1,
+        "parallelism.sequence": framework.parallelism.sequence_default and layout.tensor > 1,
         "parallelism.context": 1,
         "parallelism.pipeline": 1,
         "parallelism.virtual_stages": 1,
@@ -283,7 +283,7 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
         "parallelism.zero_stage": 0,
         "parallelism.shard_group": layout.data * layout.context,
         "parallelism.reshard_after_forward": layout.pipeline == 1 or framework.fsdp2.gathers_stages_again,
-        "parallelism.gradient_sync": framework.parallelism.gradient_sync,
+        "parallelism.gradient_sync": framework.parallelism.gradient_sync_default,
         "parallelism.gradient_as_bucket_view": False,
         "training.method": "full",
         "training.freeze": (),
@@ -307,7 +307,7 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
 
 
 def _loss(framework: Framework, layout: Layout) -> str:
-    by_itself = framework.losses.parallel
+    by_itself = framework.losses.vocab_parallel_when
     if framework.losses.default == "standard" and by_itself == "tensor" and layout.tensor > 1:
         return "vocab-parallel"
     return framework.losses.default

@@ -330,7 +330,7 @@ def settle(draft: Draft, multiple: int = 1) -> None:
             del draft.settings[key]  # it holds what a step's forward does, and neither a graph nor gradients
     elif not profile.runs_transformers or cut:
         _drop_evaluation(draft, "the evaluation pass is not in the estimate of a job that is split like this")
-    _packed(draft, profile.adapters.bases)
+    _packed(draft, profile.adapters.base_formats)
     if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
         setting = draft.settings.pop(PLACE)
         _note(draft, setting, "a quantized model that one rank loads is estimated as if every process quantized it")

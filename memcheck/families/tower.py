@@ -46,9 +46,9 @@ class TowerForward(Record):
     """What runs between the first kind of layers and the second (Llama 3.2 Vision, MiniCPM-V)."""
     early_tokens: Callable[[Context, Vision, tuple[ParameterTensor, ...], Value], Value] = _unmerged
     """Image tokens of rows that an earlier layer made, by a merger of those tensors (Qwen3-VL)."""
-    loops: bool = False
+    runs_layers_itself: bool = False
     """The tower's own forward loops over the layers with one variable for the rows. Other towers have an encoder."""
-    wrapped: tuple[str, ...] = ("layers",)
+    wrapped_modules: tuple[str, ...] = ("layers",)
     """Modules that ``_no_split_modules`` of transformers 5.24 names: ``layers``, or their ``attention`` alone,
     ``embedding`` of patches, ``projector``.
     """
@@ -67,8 +67,8 @@ def tower_forward(kind: str) -> TowerForward:
 class Limits(Record):
     """Least and most pixels that a picture is scaled to, where the plan states them."""
 
-    least: int | None = None
-    most: int | None = None
+    least_pixels: int | None = None
+    most_pixels: int | None = None
 
 
 class PictureError(MemcheckError):
@@ -82,15 +82,15 @@ class ProcessedPicture(Record):
     """Tiles, or pictures that the tower sees apart: a clip's pairs of frames."""
     patches: int
     """Rows of the tower, class tokens included."""
-    tokens: int
+    image_tokens: int
     """Image tokens of the sequence."""
-    separators: int = 0
+    separator_tokens: int = 0
     """Further tokens that the processor's text part puts around them."""
     defaults: tuple[tuple[str, object, str], ...] = ()
     """Settings of the checkpoint's processor that were taken: key, value, why."""
-    of_several: tuple[int, int, int] | None = None
+    each_of_several: tuple[int, int, int] | None = None
     """Pictures, patches and tokens of each of several pictures of a sample, where that is not what one alone has."""
-    sizes: tuple[int, ...] = ()
+    patches_by_picture: tuple[int, ...] = ()
     """Rows of each of what the tower sees apart, where these differ; none: they are alike."""
 
 
@@ -238,34 +238,34 @@ class Pixels(Record):
     """Squares of pixels that a tower reads, and the square patches of each."""
 
     colours: int
-    side: int
+    side_pixels: int
     """Pixels of a square's side."""
-    patch: int
+    patch_side: int
     """Pixels of a patch's side."""
 
     @property
     def patches(self) -> int:
         """Patches of a square."""
-        return (self.side // self.patch) ** 2
+        return (self.side_pixels // self.patch_side) ** 2
 
     @property
     def channels(self) -> int:
         """Numbers of one patch."""
-        return self.colours * self.patch * self.patch
+        return self.colours * self.patch_side * self.patch_side
 
 
 def read_pixels(config: ConfigReader, default: Pixels) -> Pixels:
     """Read ``num_channels``, ``image_size`` and ``patch_size``. ``default``: what the class takes for absent keys."""
     colours = config.integer("num_channels", default=default.colours)
-    side = square_side(config, "image_size", default.side)
-    return Pixels(colours, side, square_side(config, "patch_size", default.patch))
+    side = square_side(config, "image_size", default.side_pixels)
+    return Pixels(colours, side, square_side(config, "patch_size", default.patch_side))
 
 
 def patch_convolution_tensors(
     name: str, width: int, pixels: Pixels, *, bias: bool = True
 ) -> tuple[ParameterTensor, ...]:
     """List the tensors of a convolution that makes a row of ``width`` elements of each patch. ``name``: its module."""
-    weight = ParameterTensor(f"{name}.weight", (width, pixels.colours, pixels.patch, pixels.patch), "vision")
+    weight = ParameterTensor(f"{name}.weight", (width, pixels.colours, pixels.patch_side, pixels.patch_side), "vision")
     return (weight, ParameterTensor(f"{name}.bias", (width,), "vision")) if bias else (weight,)
 
 

@@ -25,8 +25,8 @@ class Factors(Record):
     """The two matrices of one adapted tensor, as peft stores them."""
 
     name: str
-    down: tuple[int, ...]
-    up: tuple[int, ...]
+    down_shape: tuple[int, ...]
+    up_shape: tuple[int, ...]
 
 
 def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
@@ -71,7 +71,7 @@ def expert_adapters(moe: Moe, adapter: Adapter, expert_ranks: int = 1) -> list[L
     return [
         LocalTensor(name=factors.name + end, shape=size, trained=factors in read, dtype=adapter.dtype, matrix=True)
         for factors in adapted
-        for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
+        for end, size in ((".lora_A", factors.down_shape), (".lora_B", factors.up_shape))
     ] + _unread_adapter(moe, adapter)
 
 
@@ -160,5 +160,5 @@ def factors_resting(moe: Moe, adapter: Adapter, expert_ranks: int) -> list[Local
             sharded_dim=1,
         )
         for factors in factors_here(moe, adapter, expert_ranks)
-        for end, shape in (("A", factors.down), ("B", factors.up))
+        for end, shape in (("A", factors.down_shape), ("B", factors.up_shape))
     ]

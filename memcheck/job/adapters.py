@@ -55,8 +55,8 @@ def resolve_base(
         if method == "qlora":
             _refuse(f"`method: qlora` quantises its base, which `base: {held_in}` leaves alone", "write `method: lora`")
         return None
-    if held_in not in framework.adapters.bases:
-        known = ", ".join(framework.adapters.bases) or "none but the dtype of the parameters"
+    if held_in not in framework.adapters.base_formats:
+        known = ", ".join(framework.adapters.base_formats) or "none but the dtype of the parameters"
         _refuse(f"{framework.title} has no frozen base held in {held_in}", f"it has: {known}")
     base_format = FORMATS[held_in]
     if not isinstance(base_format, FourBits):
@@ -190,7 +190,7 @@ def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framew
         ResolutionError: the pattern cannot be read, matches nothing, or matches a module in some layers only.
     """
     pattern = str(lora.target_modules)
-    if framework.adapters.from_framework or framework.adapter_modules or not isinstance(architecture, Architecture):
+    if framework.adapters.are_own_code or framework.adapter_modules or not isinstance(architecture, Architecture):
         who = framework.name if isinstance(architecture, Architecture) else "a model of which only the size is known"
         _fail(f"patterns of modules have no meaning for {who}", "name the modules in a list")
     return lora._replace(reach=reach_of(pattern, architecture))

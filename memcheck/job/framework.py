@@ -66,7 +66,7 @@ class Losses(Record):
     kinds: tuple[str, ...]
     keep_logits: bool = False
     """The training loop still references the model's output during backward."""
-    parallel: str = "never"
+    vocab_parallel_when: str = "never"
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
 
 
@@ -78,9 +78,9 @@ class Parallelism(Record):
     """Supported ones of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``, ``expert_tensor``."""
     schedules: tuple[str, ...] = ()
     """Pipeline schedules."""
-    sequence: bool = False
+    sequence_default: bool = False
     """Default of ``parallelism.sequence`` when tensor > 1."""
-    gradient_sync: str = "every"
+    gradient_sync_default: str = "every"
     """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
     pads_vocabulary: bool = False
     """The vocabulary is padded to a multiple of the tensor degree."""
@@ -95,11 +95,11 @@ class Adapters(Record):
     """``fp32`` (peft's default), or ``params``: the dtype of the model's parameters."""
     variants: tuple[str, ...] = ()
     """Keys of ``training.lora``, other than rank, targets and dtype, that the adapters are modelled with."""
-    bases: tuple[str, ...] = ()
+    base_formats: tuple[str, ...] = ()
     """Values of ``training.base``: how a frozen base can be stored, in addition to the dtype of the parameters."""
-    head: bool = False
+    can_target_head: bool = False
     """Targets may name the head, as peft's may."""
-    from_framework: bool = False
+    are_own_code: bool = False
     """Adapters and 4-bit layers are the framework's own model code. Else they are peft's, whose
     ``prepare_model_for_kbit_training`` (peft/utils/other.py) casts norms, embeddings and head to fp32."""
 

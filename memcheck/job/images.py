@@ -74,11 +74,11 @@ class Pictures(Record):
 
     pictures: int
     """Pictures or tiles."""
-    rows: int
+    patches: int
     """Rows of the tower, class tokens included."""
-    tokens: int
+    image_tokens: int
     """Number of image tokens."""
-    sizes: tuple[int, ...] = ()
+    patches_by_picture: tuple[int, ...] = ()
     """Rows of each picture, in order, where they differ."""
 
 
@@ -123,22 +123,24 @@ def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
     """Return the pictures of one micro-batch: how many, their patch rows in the tower, their tokens in the sequence."""
     per_sample = job.images or filling(vision, job.sequence_length)
     samples = job.rows
-    sizes = per_sample.sizes if job.attention == "eager" else ()  # the scores of other kernels do not stay in memory
+    sizes = (
+        per_sample.patches_by_picture if job.attention == "eager" else ()
+    )  # the scores of other kernels do not stay in memory
     if samples * len(sizes) > MOST_SIZES:
         message = f"{samples * len(sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
         help = f"list at most {MOST_SIZES:,}, or say the patches of all pictures together, which takes them to be alike"
         raise UnsupportedError(message, help, PLACE + "/patches")
     return Pictures(
-        pictures=samples * per_sample.pictures,
-        rows=samples * per_sample.patches,
-        tokens=samples * per_sample.tokens,
-        sizes=samples * sizes,
+        pictures=samples * per_sample.pictures_per_sample,
+        patches=samples * per_sample.patches_per_sample,
+        image_tokens=samples * per_sample.tokens_per_sample,
+        patches_by_picture=samples * sizes,
     )
 
 
 def are_there(job: TrainingJob) -> bool:
     """Whether samples have pictures, where the model has a tower."""
-    return job.images is None or job.images.patches > 0
+    return job.images is None or job.images.patches_per_sample > 0
 
 
 def filling(vision: Vision, sequence: int) -> Images:
@@ -147,17 +149,23 @@ def filling(vision: Vision, sequence: int) -> Images:
     The vision tower cannot get more patch rows than theirs.
     """
     if vision.text_layers_that_read_images:  # pictures take no place in the sequence: one of them
-        return Images(pictures=1, patches=vision.rows_per_tile, tokens=1)
+        return Images(pictures_per_sample=1, patches_per_sample=vision.rows_per_tile, tokens_per_sample=1)
     if vision.tokens_per_picture:  # every picture becomes the same number of tokens
         pictures = ceil_div(sequence, vision.tokens_per_picture)
         tokens = min(sequence, pictures * vision.tokens_per_picture)
-        return Images(pictures=pictures, patches=pictures * vision.largest_picture, tokens=tokens)
+        return Images(
+            pictures_per_sample=pictures, patches_per_sample=pictures * vision.largest_picture, tokens_per_sample=tokens
+        )
     if vision.rows_per_tile:  # pictures are cut into tiles of equal size
         tiles = ceil_div(sequence, vision.tokens_per_tile)
         return Images(
-            pictures=tiles, patches=tiles * vision.rows_per_tile, tokens=min(sequence, tiles * vision.tokens_per_tile)
+            pictures_per_sample=tiles,
+            patches_per_sample=tiles * vision.rows_per_tile,
+            tokens_per_sample=min(sequence, tiles * vision.tokens_per_tile),
         )
-    return Images(pictures=1, patches=sequence * vision.patches_per_token, tokens=sequence)  # one picture of any size
+    return Images(
+        pictures_per_sample=1, patches_per_sample=sequence * vision.patches_per_token, tokens_per_sample=sequence
+    )  # one picture of any size
 
 
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
@@ -192,16 +200,16 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             one_picture = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
         except PictureError as error:
             _fail(error.message, error.help)
-        if per_sample > 1 and one_picture.of_several is not None:  # some processors split a single image only
-            pictures, patches, tokens = one_picture.of_several
-            one_picture = one_picture._replace(pictures=pictures, patches=patches, tokens=tokens)
+        if per_sample > 1 and one_picture.each_of_several is not None:  # some processors split a single image only
+            pictures, patches, tokens = one_picture.each_of_several
+            one_picture = one_picture._replace(pictures=pictures, patches=patches, image_tokens=tokens)
         for key, value, why in one_picture.defaults:
             defaults.note(f"training.images.{key}", value, why)
         images = Images(
-            per_sample * one_picture.pictures, per_sample * one_picture.patches, per_sample * one_picture.tokens
+            per_sample * one_picture.pictures, per_sample * one_picture.patches, per_sample * one_picture.image_tokens
         )
-        if len(set(one_picture.sizes)) > 1:
-            images = images._replace(sizes=per_sample * one_picture.sizes)
+        if len(set(one_picture.patches_by_picture)) > 1:
+            images = images._replace(patches_by_picture=per_sample * one_picture.patches_by_picture)
     else:
         _fail(
             f"{per_sample} pictures a sample of unknown size",
@@ -242,7 +250,7 @@ def _stated(
         return _padded(training, vision, per_sample, patches, tokens)
     images = _counted(vision, per_sample, patches, tokens)
     if len(set(sizes)) > 1 and not (vision.rows_per_tile or vision.tokens_per_picture or vision.token_budgets):
-        return images._replace(sizes=sizes)
+        return images._replace(patches_by_picture=sizes)
     if per_sample > 1 and not vision.rows_per_tile and not sizes:
         patches_per_picture = ceil_div(patches, per_sample)
         why = "pictures of a sample are taken to be alike: eager attention keeps more of unequal ones (list each)"
@@ -262,7 +270,7 @@ def resolve_idle(training: plan_types.TrainingSpec, architecture: Architecture, 
         return NONE
     if stated.per_sample == 0:
         return NONE
-    tokens_per_picture = max((embedder.tokens for embedder in architecture.embedders), default=0)
+    tokens_per_picture = max((embedder.image_tokens for embedder in architecture.embedders), default=0)
     if not tokens_per_picture:
         _fail(
             "memcheck has no model of this model's tower as it runs, only of one that is resident",
@@ -279,9 +287,9 @@ def resolve_idle(training: plan_types.TrainingSpec, architecture: Architecture, 
         )
     patches = sum(stated.patches) if isinstance(stated.patches, tuple) else stated.patches
     images = Images(pictures, patches or pictures * tokens_per_picture, pictures * tokens_per_picture)
-    if training.sequence_length is not None and images.tokens >= training.sequence_length:
+    if training.sequence_length is not None and images.tokens_per_sample >= training.sequence_length:
         _fail(
-            f"the pictures of a sample become {images.tokens:,} tokens, and sequence_length is "
+            f"the pictures of a sample become {images.tokens_per_sample:,} tokens, and sequence_length is "
             f"{training.sequence_length:,}",
             "sequence_length counts image tokens, too: raise it, or write fewer pictures",
         )
@@ -302,8 +310,8 @@ def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, 
             f"a picture has {vision.rows_per_tile:,} at most; `per_sample` says how many a sample has",
         )
     if not patches:
-        return Images(pictures=0, patches=0, tokens=tokens)
-    return Images(pictures=per_sample, patches=padded, tokens=tokens)
+        return Images(pictures_per_sample=0, patches_per_sample=0, tokens_per_sample=tokens)
+    return Images(pictures_per_sample=per_sample, patches_per_sample=padded, tokens_per_sample=tokens)
 
 
 def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
@@ -315,7 +323,11 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
         ResolutionError: the processor cannot make that many patches.
     """
     if vision.tokens_per_picture:  # a picture that is split counts as several
-        return Images(pictures=max(per_sample, tokens // vision.tokens_per_picture), patches=patches, tokens=tokens)
+        return Images(
+            pictures_per_sample=max(per_sample, tokens // vision.tokens_per_picture),
+            patches_per_sample=patches,
+            tokens_per_sample=tokens,
+        )
     if vision.token_budgets:
         patches_per_picture = ceil_div(patches, max(1, per_sample))
         needed = max(patches_per_picture, vision.rows_per_tile)
@@ -349,23 +361,26 @@ def _fitting(training: plan_types.TrainingSpec, vision: Vision, images: Images, 
     if (
         sequence is None
         or vision.text_layers_that_read_images
-        or images.tokens + vision.separator_tokens * images.pictures < sequence
+        or images.tokens_per_sample + vision.separator_tokens * images.pictures_per_sample < sequence
     ):
         return images
     share = Images(
-        ceil_div(images.pictures, samples), ceil_div(images.patches, samples), ceil_div(images.tokens, samples)
+        ceil_div(images.pictures_per_sample, samples),
+        ceil_div(images.patches_per_sample, samples),
+        ceil_div(images.tokens_per_sample, samples),
     )
     stated = training.images
-    if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens < sequence:
+    if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens_per_sample < sequence:
         if isinstance(stated.per_sample, int) and not vision.rows_per_tile:
-            share = share._replace(pictures=stated.per_sample)
-        why = f"{images.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
-        defaults.note("training.images.tokens", share.tokens, why)
+            share = share._replace(pictures_per_sample=stated.per_sample)
+        stated_tokens = images.tokens_per_sample
+        why = f"{stated_tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
+        defaults.note("training.images.tokens", share.tokens_per_sample, why)
         return share
-    if images.tokens < sequence:
+    if images.tokens_per_sample < sequence:
         return images
     return _fail(
-        f"the pictures of a sample become {images.tokens:,} tokens, and sequence_length is {sequence:,}",
+        f"the pictures of a sample become {images.tokens_per_sample:,} tokens, and sequence_length is {sequence:,}",
         "sequence_length counts image tokens, too: raise it, or write fewer or smaller pictures",
     )
 

@@ -161,7 +161,7 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, def
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
-    return defaults.stated_or("parallelism.sequence", stated.sequence, framework.parallelism.sequence, why)
+    return defaults.stated_or("parallelism.sequence", stated.sequence, framework.parallelism.sequence_default, why)
 
 
 class PipelineSchedule(Record):
@@ -240,5 +240,5 @@ def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, 
     if implied is not None:
         value: str = implied.value
         return defaults.stated_or(key, stated, value, implied.why)
-    why = "default" if framework.parallelism.gradient_sync == "every" else f"default of {framework.name}"
-    return defaults.stated_or(key, stated, framework.parallelism.gradient_sync, why)
+    why = "default" if framework.parallelism.gradient_sync_default == "every" else f"default of {framework.name}"
+    return defaults.stated_or(key, stated, framework.parallelism.gradient_sync_default, why)

@@ -44,7 +44,7 @@ def own_objective(
         beta = defaults.stated_or(
             "training.objective.beta", stated.beta, 0.0, "the forward divergence, as in its configs"
         )
-    return Objective(name=name, beta=beta, code=OWN, reference=reference, fp32_outputs=recipe.params != "fp32")
+    return Objective(name=name, beta=beta, loss_code=OWN, reference=reference, fp32_outputs=recipe.params != "fp32")
 
 
 OWN_LOSSES = {
@@ -268,8 +268,8 @@ def resolve_objective(
     return Objective(
         name=name,
         beta=beta,
-        code=code,
-        prompt_length=prompt,
+        loss_code=code,
+        prompt_tokens=prompt,
         reference=_reference(training.reference, name, method, defaults, cached=code == OPEN_INSTRUCT),
         fp32_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and prepared,
     )
@@ -305,15 +305,19 @@ def resolve_companions(
     (``parameter_offload``) applies to both models.
     """
     if objective.name in DISTILLED and isinstance(teacher, Architecture):
-        device = "host" if objective.code == OWN and parameter_offload != "none" else "device"
-        return (Companion(role="teacher", architecture=teacher, place=device, dtype=recipe.params),)
+        device = "host" if objective.loss_code == OWN and parameter_offload != "none" else "device"
+        return (Companion(role="teacher", architecture=teacher, parameters_place=device, dtype=recipe.params),)
     if objective.reference not in SECOND_MODELS or not isinstance(architecture, Architecture):
         return ()
     host = objective.reference == "host" or parameter_offload != "none"
     # LLaMA-Factory upcasts what it trains; a reference stays as its checkpoint is, in 16 bits (model/loader.py)
-    narrow = objective.code == LLAMA_FACTORY and recipe.compute in ("bf16", "fp16")
+    narrow = objective.loss_code == LLAMA_FACTORY and recipe.compute in ("bf16", "fp16")
     dtype = recipe.compute if narrow else recipe.params
-    return (Companion(role="reference", architecture=architecture, place="host" if host else "device", dtype=dtype),)
+    return (
+        Companion(
+            role="reference", architecture=architecture, parameters_place="host" if host else "device", dtype=dtype
+        ),
+    )
 
 
 MASKED_WORDS = "the class for masked words; loss.upcast: true is that for causal language, with wider logits"

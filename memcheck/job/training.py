@@ -184,7 +184,7 @@ def resolve_loss(
     """
     stated = stated or plan_types.LossSpec()
     kind = defaults.stated_or("training.loss.kind", stated.kind, usual or framework.losses.default)
-    parallel = framework.losses.parallel  # when the framework divides the vocabulary without being asked
+    parallel = framework.losses.vocab_parallel_when  # when the framework divides the vocabulary without being asked
     if kind == "standard" and (parallel == "always" or (parallel == "tensor" and layout.tensor > 1)):
         kind = "vocab-parallel"
         defaults.note("training.loss.kind", kind, f"the standard loss of {framework.name} with this layout")
@@ -286,12 +286,12 @@ PLACE = "/training/target_length"
 
 def encoder_length(job: TrainingJob, encoder: Encoder) -> int:
     """Return the rows that the encoder reads per sample."""
-    return encoder.length or job.sequence_length
+    return encoder.rows_per_sample or job.sequence_length
 
 
 def target_length(job: TrainingJob, encoder: Encoder) -> int:
     """Return the tokens that the decoder reads per sample: the plan's, or what :func:`resolve_target` has noted."""
-    return job.target_length or encoder.targets or job.sequence_length
+    return job.target_length or encoder.decoder_tokens or job.sequence_length
 
 
 def lengths(job: TrainingJob, encoder: Encoder) -> tuple[int, int]:
@@ -319,9 +319,9 @@ def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture
             raise ResolutionError((JobProblem("target", PLACE, message, help=help),))
         return 0
     if stated is None:
-        if encoder.targets:
+        if encoder.decoder_tokens:
             why = "not stated: the most that the decoder has positions for"
-            defaults.note("training.target_length", encoder.targets, why)
+            defaults.note("training.target_length", encoder.decoder_tokens, why)
         else:
             defaults.note("training.target_length", "sequence_length", "not stated: labels as long as the input")
         return 0
@@ -339,10 +339,11 @@ def check_length(architecture: Architecture | Rough, sequence_length: int) -> No
         ResolutionError: the two numbers differ.
     """
     encoder = architecture.encoder if isinstance(architecture, Architecture) else None
-    if encoder is None or encoder.length in (0, sequence_length):
+    rows = 0 if encoder is None else encoder.rows_per_sample
+    if rows in (0, sequence_length):
         return
-    message = f"the encoder reads {encoder.length:,} rows of every sample, and sequence_length is {sequence_length:,}"
-    help = f"write sequence_length: {encoder.length}; the labels' tokens are `target_length`"
+    message = f"the encoder reads {rows:,} rows of every sample, and sequence_length is {sequence_length:,}"
+    help = f"write sequence_length: {rows}; the labels' tokens are `target_length`"
     raise ResolutionError((JobProblem("target", "/training/sequence_length", message, help=help),))
 
 
@@ -432,7 +433,7 @@ def _rows_layout(
 def encodes(a: Architecture) -> bool:
     """Return whether the model reads text in both directions: an encoder, alone or before a decoder."""
     if a.encoder is not None:
-        return not a.encoder.channels
+        return not a.encoder.mel_bins
     return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
 
 

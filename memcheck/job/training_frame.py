@@ -119,9 +119,9 @@ class StoredModel(Record):
     """Format of a quantised frozen base; None: there is none."""
     unread_share: float
     """By which share of live bytes a step may need more than estimated (:func:`unread_share_of`)."""
-    fsdp: int
+    fsdp_version: int
     """Version of FSDP, 1 or 2; 2 also for a job without FSDP."""
-    upcast: bool
+    upcasts_before_sharding: bool
     """Trained parameters are cast to fp32 before FSDP shards them."""
     lora: Lora | None
 
@@ -142,7 +142,7 @@ def training_frame(
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, inputs.options, ledgers.step
     )
-    wrapped_by_fsdp2 = layout.zero_stage >= 2 and stored.fsdp == 2
+    wrapped_by_fsdp2 = layout.zero_stage >= 2 and stored.fsdp_version == 2
     objective = resolve_objective(
         training,
         method,
@@ -180,11 +180,11 @@ def training_frame(
         parameter_offload=offloaded,
         options=tuple(inputs.options.items()),
         hooks_embedding=stored.lora is not None and framework.trainer_package(training.trainer).hooks_embedding,
-        fsdp=stored.fsdp,
+        fsdp_version=stored.fsdp_version,
         groups_embedding_and_head=resolve_carving(
-            training, stored.fsdp, inputs.options, layout, framework, ledgers.releases
+            training, stored.fsdp_version, inputs.options, layout, framework, ledgers.releases
         ),
-        upcast=stored.upcast,
+        upcasts_before_sharding=stored.upcasts_before_sharding,
         objective=objective,
         head=head,
         auxiliary_models=resolve_companions(
@@ -259,8 +259,8 @@ def _stored_model(
         optimizer=optimizer,
         base_format=base_format,
         unread_share=unread_share,
-        fsdp=fsdp,
-        upcast=upcast,
+        fsdp_version=fsdp,
+        upcasts_before_sharding=upcast,
         lora=lora,
     )
 
@@ -343,7 +343,7 @@ def _with_rows(inputs: TrainingInputs, job: TrainingJob) -> TrainingJob:
         inputs.training, job.architecture, inputs.framework, job.attention, job.layout, inputs.ledgers.step
     )
     job = job._replace(sequences=rows.sequences, may_pad=rows.may_pad)
-    if job.images is None or job.images.patches or not isinstance(job.architecture, Architecture):
+    if job.images is None or job.images.patches_per_sample or not isinstance(job.architecture, Architecture):
         return job
     from memcheck.models.variants import without_pictures
 

@@ -42,13 +42,13 @@ class Objective(Record):
     """The loss, and whose code computes it. As it is by default, the model computes it: next-token cross-entropy."""
 
     name: str = "sft"
-    code: str = ""
+    loss_code: str = ""
     """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.6`` | ``trl-1.7`` | ``trl-1.13`` |
     ``trl-1.15`` | ``llama-factory`` | ``ms-swift`` | ``open-instruct`` | ``own``.
 
     Empty: the model's own.
     """
-    prompt_length: int = 0
+    prompt_tokens: int = 0
     """Tokens of a row that are not scored."""
     beta: float = 0.5
     """Distillation's share: 0 is the forward divergence, 1 the reverse one, between them both are mixed."""
@@ -65,17 +65,17 @@ class Objective(Record):
     @property
     def loss_after_model(self) -> bool:
         """Whether the loss is taken after the model's forward, on what that returned."""
-        return bool(self.code) and self.name not in ("sft", "reward", "distill")
+        return bool(self.loss_code) and self.name not in ("sft", "reward", "distill")
 
     @property
     def loss_from_hidden_states(self) -> bool:
         """Whether the loss is taken from hidden states, without logits."""
-        return self.code == "trl-1.15" and self.name not in ("gkd", "reward")
+        return self.loss_code == "trl-1.15" and self.name not in ("gkd", "reward")
 
     @property
     def loss_in_chunks(self) -> bool:
         """Whether head and loss run on some tokens at a time, each time again in backward (``chunked_nll``)."""
-        return self.code in PIECEWISE
+        return self.loss_code in PIECEWISE
 
     @property
     def loss_in_model(self) -> bool:
@@ -88,7 +88,7 @@ class Objective(Record):
 
         Empty: a trainer such as TRL computes the objective.
         """
-        if self.code != OWN:
+        if self.loss_code != OWN:
             return ""
         return "chunked" if self.name in DISTILLED else "standard"
 
@@ -97,22 +97,22 @@ class Objective(Record):
         """Whether the training loop's variables hold the reference's logits until the next micro-batch's: torchtune's
         recipes of adapters do not delete them (``recipes/lora_dpo_*.py``).
         """
-        return self.code == OWN and self.reference == "adapter-off"
+        return self.loss_code == OWN and self.reference == "adapter-off"
 
     @property
     def keeps_evaluation_logits(self) -> bool:
         """Whether an evaluation that keeps logits gets those of the whole rows: TRL's DPO returns its outputs."""
-        return self.name in ("dpo", "ipo") and self.code in ("trl-0.29", "trl-1.6")
+        return self.name in ("dpo", "ipo") and self.loss_code in ("trl-0.29", "trl-1.6")
 
     @property
     def reference_caches(self) -> bool:
         """Whether a reference of its own returns keys and values too: TRL's KTO asks for none since 1.14 only."""
-        return self.name == "kto" and self.code in ("trl-0.29", "trl-1.6")
+        return self.name == "kto" and self.loss_code in ("trl-0.29", "trl-1.6")
 
     @property
     def reads_logits(self) -> bool:
         """Whether the trainer reads the model's logits after its forward, for metrics."""
-        return self.name == "sft" and self.code == "trl-0.29"
+        return self.name == "sft" and self.loss_code == "trl-0.29"
 
     @property
     def forward_only_pass(self) -> bool:
@@ -160,7 +160,7 @@ class Companion(Record):
     role: str
     """``reference`` | ``teacher``."""
     architecture: Architecture
-    place: str = "device"
+    parameters_place: str = "device"
     """``device`` | ``host``: where its parameters rest."""
     dtype: str = "bf16"
 
@@ -298,13 +298,13 @@ class Lora(Record):
 class Images(Record):
     """What the processor makes of the pictures of one sample."""
 
-    pictures: int
+    pictures_per_sample: int
     """Pictures, or the tiles that they are cut into."""
-    patches: int
+    patches_per_sample: int
     """Rows of the tower, class tokens included."""
-    tokens: int
+    tokens_per_sample: int
     """Image tokens of the sequence."""
-    sizes: tuple[int, ...] = ()
+    patches_by_picture: tuple[int, ...] = ()
     """Rows of each picture, where the plan says that they differ; none: all pictures have the same size."""
 
 
@@ -361,9 +361,9 @@ class Initialization(Record):
 
     place: str = "meta"
     """``host`` | ``rank0`` | ``device`` | ``meta``."""
-    weights: str = "bf16"
+    files_dtype: str = "bf16"
     """Dtype of the checkpoint's files, or ``random``."""
-    ahead: bool = False
+    loads_before_quantizing: bool = False
     """Matrices of the files are on the GPU, in 16 bits, long before they are quantised."""
 
 
@@ -431,11 +431,11 @@ class TrainingJob(Record):
     """peft's ``prepare_model_for_kbit_training`` has cast what is not quantised to fp32."""
     hooks_embedding: bool = False
     """Embedded rows are made to require a gradient without recompute, too (``TrainerPackage.hooks_embedding``)."""
-    fsdp: int = 2
+    fsdp_version: int = 2
     """Which FSDP wraps the model, where one does."""
     groups_embedding_and_head: bool = False
     """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, in addition to the root's."""
-    upcast: bool = False
+    upcasts_before_sharding: bool = False
     """What is trained is cast to fp32 before FSDP shards it, in whichever dtype it was loaded."""
     flat_param_gradients: bool = False
     """In the job of units alone: frozen weights get gradients, because one flat parameter holds them and adapters."""

@@ -261,7 +261,7 @@ def resolve_kbit(
     the parameters do not call it (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module
     back to its training dtype (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
     """
-    if base_format not in BITSANDBYTES or framework.adapters.from_framework or framework.own_engine:
+    if base_format not in BITSANDBYTES or framework.adapters.are_own_code or framework.own_engine:
         return False  # peft skips GPTQ's models, and trainers call it for bitsandbytes' weights alone
     if KBIT not in framework.options:
         return True

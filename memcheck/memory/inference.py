@@ -240,8 +240,8 @@ def _tower_working_set(job: InferenceJob, vision: Vision, *, inventory: bool) ->
     setting = Setting(
         style=STYLE,
         batch=1,
-        sequence=pictures.patches,
-        images=pictures.pictures,
+        sequence=pictures.patches_per_sample,
+        images=pictures.pictures_per_sample,
         hidden=vision.hidden,
         param_dtype=dtype,
         compute_dtype=dtype,

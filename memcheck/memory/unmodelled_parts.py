@@ -39,7 +39,7 @@ def refuse_parts(job: TrainingJob, architecture: Architecture) -> None:
         _refuse_with_vision(job, architecture, crosses=bool(architecture.vision.text_layers_that_read_images))
     elif architecture.encoder is not None:
         _refuse_with_encoder(job, architecture.encoder)
-        if architecture.encoder.words:
+        if architecture.encoder.own_word_rows:
             _refuse_of_two_tables(job)
     elif any(tower.part != "language" for tower in architecture.others):
         _refuse_with_idle_tower(job, architecture.model_type)
@@ -75,7 +75,7 @@ def _refuse_with_idle_tower(job: TrainingJob, model_type: str) -> None:
     Raises:
         UnsupportedError: the tower is trained on pictures, or the plan asks for something else without a memory model.
     """
-    sees_pictures = job.images is not None and job.images.pictures
+    sees_pictures = job.images is not None and job.images.pictures_per_sample
     if sees_pictures and job.method == "full" and "vision" not in job.freeze:
         raise UnsupportedError(
             f"memcheck has no model of what a trained tower of {model_type} keeps of a picture",
@@ -100,7 +100,7 @@ def _refuse_of_stages(job: TrainingJob, architecture: Architecture, resident: tu
     if job.option(option) != value:
         message = f"memcheck has no model of a tower {where} but of one that {value} holds"
         raise UnsupportedError(message, f"write `{option}: {value}`, or {alone}", "/training/framework")
-    if job.images is None or job.images.pictures:
+    if job.images is None or job.images.pictures_per_sample:
         message = f"memcheck has no model of a tower that runs {where}, only of one that does not"
         help = f"where samples are text alone, write `images: {{per_sample: 0}}`, or {alone}"
         raise UnsupportedError(message, help, "/training/images")
@@ -175,7 +175,7 @@ def _refuse_steps(job: TrainingJob, module: str, alternative: str, *, sees: bool
     Raises:
         UnsupportedError: the plan has steps that memcheck does not know for such a model.
     """
-    name, code = job.objective.name, job.objective.code
+    name, code = job.objective.name, job.objective.loss_code
     known = sees and name in PREFERRED and code in SEEING
     if sees and name in PREFERRED and not known:
         raise UnsupportedError(

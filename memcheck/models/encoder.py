@@ -18,7 +18,7 @@ class Words(Record):
     """Columns of the table."""
     trained: bool
     """The table gets a gradient."""
-    leaf: bool
+    rows_are_leaf: bool
     """Looked-up rows are made to want a gradient (``enable_input_require_grads``)."""
 
 
@@ -27,24 +27,24 @@ class Encoder(Record):
 
     blocks: tuple[tuple[Block, int], ...]
     """Runs of equal layers, in order."""
-    length: int = 0
+    rows_per_sample: int = 0
     """Rows that the encoder has of every sample; 0 = as many as ``sequence_length`` says."""
-    targets: int = 0
+    decoder_tokens: int = 0
     """Positions of the decoder in tokens, if ``sequence_length`` is the encoder's alone (Whisper). 0 = the decoder
     reads as many tokens as the encoder, unless the plan states ``target_length``."""
-    channels: int = 0
+    mel_bins: int = 0
     """Mel bins of a sound, from which two convolutions make rows; 0 = the encoder reads words."""
-    positions: int = 0
+    position_rows: int = 0
     """Rows of a table of positions; 0 = none."""
-    sinusoids: int = 0
+    sinusoid_rows: int = 0
     """Rows of a table of positions that is a buffer; 0 = none."""
-    fixed_positions: bool = False
+    positions_are_frozen: bool = False
     """The table of positions is a parameter without a gradient."""
     embedding_norm: Norm | None = None
     """The norm of the embedding's output; None: there is none."""
     embedding_scale: str = ""
     """Who multiplies the looked-up rows by a constant, in the words of ``Architecture.embedding_scale``."""
-    words: int = 0
+    own_word_rows: int = 0
     """Rows of a table of words of its own, the first of ``tensors``; 0 = it looks words up in the decoder's."""
     rotary_dim: int = 0
     """Width of the rotary tables that its forward makes; 0 = none."""
@@ -57,23 +57,23 @@ class Encoder(Record):
     final_dropout: float = 0.0
     """Probability of the dropout after the last norm."""
     tensors: tuple[ParameterTensor, ...] = ()
-    """Every parameter outside its layers."""
-    ending: int = 0
+    """Every parameter outside the layers: first those before the layers, then those after them."""
+    closing_tensors: int = 0
     """How many of the last ``tensors`` belong to modules that run after the layers: the final norm's."""
-    bias_heads: int = 0
+    position_bias_heads: int = 0
     """Heads for which a layer makes position biases that others read; 0 = none does."""
-    path: str = "model.encoder.layers"
+    layers_path: str = "model.encoder.layers"
     """Module path of the list of layers."""
 
     @property
     def stem(self) -> tuple[ParameterTensor, ...]:
         """Parameters of the encoder before its layers: embeddings and their norm."""
-        return self.tensors[: len(self.tensors) - self.ending]
+        return self.tensors[: len(self.tensors) - self.closing_tensors]
 
     @property
     def end(self) -> tuple[ParameterTensor, ...]:
         """Parameters of the encoder after its layers, such as a final norm."""
-        return self.tensors[len(self.tensors) - self.ending :]
+        return self.tensors[len(self.tensors) - self.closing_tensors :]
 
     @property
     def num_layers(self) -> int:

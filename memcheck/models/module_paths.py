@@ -77,7 +77,7 @@ def _of_tower(vision: Vision) -> Iterator[Linear]:
     for block, times in (*vision.blocks, *vision.idle_blocks):
         for _ in range(times):
             for name in _names(block):
-                yield Linear("vision", name, f"{root}{vision.layers}.{index}.{name}")
+                yield Linear("vision", name, f"{root}{vision.layers_path}.{index}.{name}")
             index += 1
     for tensor in (*vision.stem_tensors, *vision.middle_tensors, *vision.closing_tensors, *vision.unused_tensors):
         if tensor.linear:
@@ -102,7 +102,7 @@ def _of_idle(tower: OtherTower) -> Iterator[Linear]:
     for block, times in blocks:
         for _ in range(times):
             for name in _names(block):
-                yield Linear(tower.part, name, f"{tower.path}{tower.layers}.{index}.{name}")
+                yield Linear(tower.part, name, f"{tower.path}{tower.layers_path}.{index}.{name}")
             index += 1
     for tensor in tower.tensors:
         if tensor.linear:

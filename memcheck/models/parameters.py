@@ -45,7 +45,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
             paths.embedding + ".weight", (model.table_rows, model.embedding_size), "embedding", shard="vocab"
         )
     ]
-    width = model.embedding_size if model.embedding_module.apart else model.hidden_size
+    width = model.embedding_size if model.embedding_module.is_separate else model.hidden_size
     if model.learned_positions:
         tensors.append(ParameterTensor(paths.positions + ".weight", (model.learned_positions, width), "position"))
     tensors += norm_tensors(model.embedding_norm)

@@ -266,7 +266,7 @@ class Fp32Params(Record):
 class EmbeddingModule(Record):
     """What looks the words up before the first layer."""
 
-    apart: bool
+    is_separate: bool
     """A module of its own looks the words up and norms them (encoders): its variables are not the model's. A projection
     of the rows comes after that norm, and the head's layer narrows the rows again (ELECTRA).
     """
@@ -274,7 +274,7 @@ class EmbeddingModule(Record):
     """Rows of a table of token types, which are looked up in addition to the words (BERT); 0 = none."""
 
 
-INLINE = EmbeddingModule(apart=False, token_types=0)
+INLINE = EmbeddingModule(is_separate=False, token_types=0)
 """The model's own forward looks the words up."""
 
 
@@ -420,7 +420,7 @@ class Architecture(Record):
         """Rows of a table of positions that is a buffer, as the encoder has one, of which every sequence's rows are
         copied (M2M-100); 0 = none.
         """
-        return self.encoder.sinusoids if self.encoder is not None else 0
+        return self.encoder.sinusoid_rows if self.encoder is not None else 0
 
     @property
     def collapses(self) -> bool:

@@ -57,7 +57,7 @@ def padded(architecture: Architecture) -> Architecture:
     encoder = architecture.encoder
     if encoder is None:
         return architecture._replace(blocks=_masked(architecture.blocks))
-    if encoder.channels:
+    if encoder.mel_bins:
         return architecture
     blocks = tuple((_with_cross_mask(block), count) for block, count in architecture.blocks)
     return architecture._replace(blocks=blocks, encoder=encoder._replace(blocks=_masked(encoder.blocks)))

@@ -29,10 +29,10 @@ class TowerAttention(Record):
 class Buffers(Record):
     """Equal buffers that a tower holds in addition to its parameters."""
 
-    number: int
+    copies: int
     elements: int
     """Numbers in each."""
-    fp32: bool = True
+    is_fp32: bool = True
     """Whether they are fp32, whatever the dtype of the weights is."""
 
 
@@ -50,7 +50,7 @@ class OtherTower(Record):
     buffers: tuple[Buffers, ...] = ()
     path: str = "model."
     """Where the model keeps it: what module patterns match, with the dot."""
-    layers: str = "encoder.layers"
+    layers_path: str = "encoder.layers"
     """Path of its layers in it."""
 
 
@@ -58,13 +58,16 @@ class Embedder(Record):
     """A table of the tokens of pictures or sounds, a norm and a matrix, which every token goes through (Gemma 3n)."""
 
     name: str
+    """Name of the module, such as ``embed_vision``."""
     rows: int
+    """Rows of the table."""
     width: int
-    tokens: int = 0
+    """Columns of the table."""
+    image_tokens: int = 0
     """Rows that the tower makes of a picture, which a norm of their own and the matrix make image tokens; 0 = the tower
     has no memory model as it runs.
     """
-    side: int = 0
+    side_pixels: int = 0
     """Pixels of the side of every picture."""
 
 
@@ -89,9 +92,9 @@ class Perceiver(Record):
 class CrossReading(Record):
     """How a language model reads pictures by layers of cross attention (Llama 3.2 Vision)."""
 
-    layers: tuple[int, ...]
+    text_layers: tuple[int, ...]
     """Numbers of those layers. Image tokens take no places among those of the text."""
-    tiles: int
+    tiles_per_picture: int
     """Tiles of a picture, for each of which those layers have a number of every token in their mask."""
 
 
@@ -99,7 +102,7 @@ class Between(Record):
     """What runs once between the first kind of layers and the second (Llama 3.2 Vision, MiniCPM-V)."""
 
     tensors: tuple[ParameterTensor, ...]
-    merges: int = 1
+    rows_per_merged_row: int = 1
     """Rows of which one row is made."""
 
 
@@ -189,7 +192,7 @@ class Vision(Record):
     """Hugging Face's name of the activation function of the projector."""
     path: str = "visual"
     """Path of the tower: what module patterns match."""
-    layers: str = "encoder.layers"
+    layers_path: str = "encoder.layers"
     """Path of the layers in the tower."""
     without_model_prefix: bool = False
     """The model's class has no ``model.`` in front of its parts (Llama 4, Nemotron 3 Nano Omni)."""
@@ -204,7 +207,7 @@ class Vision(Record):
     @property
     def text_layers_that_read_images(self) -> tuple[int, ...]:
         """Layers of the language model that read the image tokens by cross attention."""
-        return self.cross_attention.layers if self.cross_attention is not None else ()
+        return self.cross_attention.text_layers if self.cross_attention is not None else ()
 
     @property
     def middle_tensors(self) -> tuple[ParameterTensor, ...]:

@@ -55,7 +55,7 @@ def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bo
     if value is None:
         return False
     if key == "parallelism.gradient_sync":
-        return value != framework.parallelism.gradient_sync
+        return value != framework.parallelism.gradient_sync_default
     if key in PLAIN:
         return bool(value != PLAIN[key])
     if key == "training.lora.dtype":
@@ -149,8 +149,8 @@ def _others(context: RuleContext) -> Iterator[Other]:
     if job.prepares_kbit and KBIT not in options:
         yield Other(key=f"training.options.{KBIT}", value=True, other=False, job=job._replace(prepares_kbit=False))
     known = job.framework.options
-    if job.fsdp == 1 and FSDP in known and FSDP not in options:
-        yield Other(key=f"training.options.{FSDP}", value=1, other=2, job=job._replace(fsdp=2))
+    if job.fsdp_version == 1 and FSDP in known and FSDP not in options:
+        yield Other(key=f"training.options.{FSDP}", value=1, other=2, job=job._replace(fsdp_version=2))
     if mixes_adapters(job) and WRAPS in known and WRAPS not in options:
         apart = job._replace(options=tuple(sorted([*job.options, (WRAPS, True)])))
         yield Other(key=f"training.options.{WRAPS}", value=False, other=True, job=apart)

@@ -95,7 +95,7 @@ def _base(context: RuleContext, framework: Framework, job: TrainingJob, base_for
     held = base_format.name
     at = stated(context.document, "/training/base", "/training/method")
     trainer = context.plan.training.trainer if context.plan.training is not None else None
-    patched = held == "int8" and job.fsdp == 2 and framework.trainer_package(trainer).own_fsdp2_prepare
+    patched = held == "int8" and job.fsdp_version == 2 and framework.trainer_package(trainer).own_fsdp2_prepare
     if not isinstance(base_format, FourBits) and shards_parameters(job.layout, framework) and not patched:
         message = f"a base held in {held} cannot be sharded: FSDP and ZeRO-3 divide parameters of floating dtypes"
         help = "write `zero_stage: 1` or 0, or `base: {held_in: nf4, storage: bf16}`"

@@ -77,7 +77,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         yield from _adapted(context, job, framework, job.lora)
     if job.lora is not None and HEAD in dict(job.lora.reach).get("language", ()):
         yield from _with_head(context, _unpriced_head(job, framework))
-    if job.lora is not None and framework.runs_transformers and not framework.adapters.from_framework:
+    if job.lora is not None and framework.runs_transformers and not framework.adapters.are_own_code:
         yield from _refused_by_peft(context, job.lora)
     if job.lora is not None and job.lora.target_parameters:
         yield from _adapted_parameters(context, job.lora.target_parameters)
@@ -113,11 +113,11 @@ def _recomputed(context: RuleContext, job: TrainingJob, framework: Framework) ->
 
 def _unpriced_head(job: TrainingJob, framework: Framework) -> str:
     """Say where adapters of the head have no memory model; empty where they have one."""
-    if not framework.adapters.head:
+    if not framework.adapters.can_target_head:
         return f"under {framework.name}"
     if job.loss.kind not in PRICED_LOSSES:
         return f"with a {job.loss.kind} loss"
-    if job.objective.name != "sft" or job.objective.code:
+    if job.objective.name != "sft" or job.objective.loss_code:
         return f"under the loss of {job.objective.name} that the trainer takes"
     if job.layout.tensor > 1:
         return "under tensor parallelism"
@@ -153,7 +153,7 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
             elif context.architecture.head:
                 modules += (HEAD,)
     message, severity = "no linear layer of the blocks is called `{}`", ""
-    peft = framework.runs_transformers and not framework.adapters.from_framework
+    peft = framework.runs_transformers and not framework.adapters.are_own_code
     if peft and any(matches(name, module) for name, _ in named for module in modules):
         message, severity = f"{message}: peft ignores it, because other targets are found", "warning"
     yield from _missing(context, named, modules, matches, message, severity=severity)

@@ -75,12 +75,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if job.objective.name in framework.objectives and job.head.kind == "lm":
         yield from _layout(context, job, f"`{job.objective.name}`")
     length = stated.sequence_length
-    if job.objective.code == OWN:
+    if job.objective.loss_code == OWN:
         yield from _own(context, job)
-    if length is not None and job.objective.prompt_length >= length:
+    if length is not None and job.objective.prompt_tokens >= length:
         yield RULE.finding(
             context,
-            f"a prompt of {job.objective.prompt_length} tokens leaves nothing to score of {length}",
+            f"a prompt of {job.objective.prompt_tokens} tokens leaves nothing to score of {length}",
             "/training/objective/prompt_length",
             help="write the tokens of the prompt alone",
             related=(("the row", "/training/sequence_length"),),
@@ -198,7 +198,7 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
     elif reference == "adapter-off" and job.method == "full":
         message = "there are no adapters to turn off: the model itself is trained"
         help = "write `reference: resident`, or `method: lora`"
-    elif job.objective.code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
+    elif job.objective.loss_code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
         message = "the recipes compare with the model without its adapters, or with a second model in full training"
         help = "remove `reference`"
     elif reference == "host" and job.framework.own_engine:
@@ -245,7 +245,7 @@ def _teacher(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> It
         message = f"the teacher has {teacher.vocab_size} tokens in its vocabulary, the model {student.vocab_size}"
         help = "a divergence compares token by token: take a teacher with the same vocabulary"
         yield RULE.finding(context, message, place, help=help, related=(("the model", "/model"),))
-    if job.layout.zero_stage > 1 and job.objective.code != OWN:
+    if job.layout.zero_stage > 1 and job.objective.loss_code != OWN:
         message = f"`{name}` with parameters that are sharded has no memory model"
         yield RULE.finding(context, message, "/parallelism/zero_stage", help="write `zero_stage: 0`", related=related)
 

@@ -170,7 +170,7 @@ def wraps_layers(context: RuleContext) -> bool:
     job, layout = context.training, context.layout
     if job is None or layout.zero_stage < 2 or layout.shard_group <= 1:
         return False
-    plain = job.recipe.params == "fp32" and job.lora is None and job.fsdp == 2
+    plain = job.recipe.params == "fp32" and job.lora is None and job.fsdp_version == 2
     return not plain or job.optimizer.name == "adafactor"
 
 
@@ -187,7 +187,7 @@ def beyond_positions(context: RuleContext) -> bool:
     model, job = context.architecture, context.job
     length = job.context_length if isinstance(job, InferenceJob) else job.sequence_length
     limit = model.max_position_embeddings if model is not None else 0
-    if model is not None and model.encoder is not None and model.encoder.length:
+    if model is not None and model.encoder is not None and model.encoder.rows_per_sample:
         return False  # the positions are those of the decoder
     return bool(limit) and length > limit and not serves(context)
 

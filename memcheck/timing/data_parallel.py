@@ -98,7 +98,7 @@ def reduces_every(job: TrainingJob) -> bool:
     if framework.own_engine:
         return job.layout.zero_stage >= 2
     lacking = "parallelism.gradient_sync" in framework.lacks
-    return (framework.parallelism.gradient_sync if lacking else job.layout.gradient_sync) == "every"
+    return (framework.parallelism.gradient_sync_default if lacking else job.layout.gradient_sync) == "every"
 
 
 def gathers_again(job: TrainingJob) -> bool:

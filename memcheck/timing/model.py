@@ -90,7 +90,7 @@ def shape_of(job: TrainingJob) -> Shape:
         recompute = "full"  # every product of a layer runs again
     by_operators = framework.selective_recompute == "operators"
     compute, fused = recipe.compute, timing.fuses_elementwise(job)
-    own_loss = framework.losses.parallel == "always"
+    own_loss = framework.losses.vocab_parallel_when == "always"
     return Shape(
         batch=job.rows * job.head.columns,
         sequence=ceil_div(_tokens(job), layout.context),
@@ -404,7 +404,7 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
     if architecture.vision is None:
         return None
     images = pictures_of(job, architecture.vision)
-    if not images.rows:
+    if not images.patches:
         return None
     trained = job.method == "full" and "vision" not in job.freeze
     adapted = job.method != "full" and job.lora is not None and (not job.lora.parts or "vision" in job.lora.parts)
@@ -412,7 +412,7 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
     pictures = max(1, images.pictures)
     return TowerShape(
         pictures=pictures,
-        rows=ceil_div(images.rows, pictures),
+        rows=ceil_div(images.patches, pictures),
         trained=trained,
         adapted=adapted,
         graph=trained or adapted or woken,

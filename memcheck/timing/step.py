@@ -281,7 +281,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     offload = transfers.seconds
     if job.checkpointing.offload != "none":
         offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
-    forward_only = second_passes(job, architecture, rates, sharing) if job.objective.code else NONE
+    forward_only = second_passes(job, architecture, rates, sharing) if job.objective.loss_code else NONE
     compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + update.arithmetic
     accumulation = _accumulation_bytes(job, slowest) / rates.hbm_bandwidth
     hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + update.memory

@@ -64,7 +64,7 @@ def test_what_the_trainer_tells_accelerate(tmp_path: Any) -> None:
     former = transformers.TrainingArguments(**options, fsdp=True, fsdp_config={"version": 1}).fsdp_plugin_args
     assert former["use_orig_params"] is True
     assert former["reshard_after_forward"] == "full_shard"
-    assert PROFILE.parallelism.gradient_sync == "last"
+    assert PROFILE.parallelism.gradient_sync_default == "last"
     assert accelerate.GradientAccumulationPlugin(num_steps=4).sync_each_batch is False
     assert accelerate.DistributedDataParallelKwargs().gradient_as_bucket_view is False
 

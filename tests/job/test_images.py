@@ -54,11 +54,11 @@ def test_pictures_of_unequal_size_have_rows_of_their_own() -> None:
     assert "training.images.patches" not in assumed(found)
     assert isinstance(found.job, TrainingJob)
     assert found.job.images is not None
-    assert found.job.images.sizes == (2592, 864)
+    assert found.job.images.patches_by_picture == (2592, 864)
     alike = resolved({"patches": [1728, 1728], "tokens": 864}).job
     assert isinstance(alike, TrainingJob)
     assert alike.images is not None
-    assert alike.images.sizes == ()
+    assert alike.images.patches_by_picture == ()
     with pytest.raises(ResolutionError, match="patches of 2 pictures, and per_sample is 3"):
         resolved({"per_sample": 3, "patches": [2592, 864], "tokens": 864})
 

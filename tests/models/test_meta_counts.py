@@ -49,7 +49,9 @@ def test_the_record_is_what_transformers_builds(kind: str) -> None:
     if (encoder := architecture.encoder) is not None:
         layers = [block for block, count in encoder.blocks for _ in range(count)]
         ours += [
-            (f"{encoder.path}.{i}.{t.name}", t.shape) for i, block in enumerate(layers) for t in block_tensors(block)
+            (f"{encoder.layers_path}.{i}.{t.name}", t.shape)
+            for i, block in enumerate(layers)
+            for t in block_tensors(block)
         ]
         ours += [(t.name, t.shape) for t in encoder.tensors]
     if any(

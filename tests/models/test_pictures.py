@@ -159,7 +159,9 @@ def seen(row: dict[str, Any]) -> ProcessedPicture:
         return pixtral.resized(vision, height, width, settings["size"]["longest_edge"])
     else:
         return tokens_of(vision, height, width, clip and clip["frames"], Limits())
-    return ProcessedPicture(pictures=count, patches=count * vision.rows_per_tile, tokens=count * vision.tokens_per_tile)
+    return ProcessedPicture(
+        pictures=count, patches=count * vision.rows_per_tile, image_tokens=count * vision.tokens_per_tile
+    )
 
 
 def test_processors() -> None:
@@ -167,7 +169,7 @@ def test_processors() -> None:
     for row in [row for row in ROWS if row["model_type"] in TOWERS or row["model_type"] == "pixtral"]:
         found = seen(row)
         tokens = row.get("image_tokens", row.get("video_tokens"))
-        assert (found.patches, found.tokens) == (
+        assert (found.patches, found.image_tokens) == (
             row.get("padded_patches", row.get("patches", found.patches)),
             tokens,
         ), row
@@ -180,7 +182,7 @@ def test_tiles_of_command_a_vision(height: int, width: int, count: int) -> None:
     """As many tiles as Cohere2VisionImageProcessor returned, the thumbnail of several included."""
     vision = EMPTY._replace(rows_per_tile=1024, tokens_per_tile=256, patch_side=16, processor="cohere:process_cohere2")
     found = tokens_of(vision, height, width, None, Limits())
-    assert (found.pictures, found.tokens) == (count, 256 * count)
+    assert (found.pictures, found.image_tokens) == (count, 256 * count)
 
 
 @pytest.mark.parametrize("kind", sorted(TILED))
@@ -192,20 +194,20 @@ def test_separators(kind: str) -> None:
     assert plain
     for row in plain:
         one = tokens_of(TILED[kind], *row["image"], None, Limits())
-        assert one.separators == row["separators"] or one.tokens != row["image_tokens"]
+        assert one.separator_tokens == row["separators"] or one.image_tokens != row["image_tokens"]
 
 
 def test_several_pictures_of_a_sample_are_one_tile_each() -> None:
     """LLaVA-OneVision cuts a picture into tiles only where it is alone in its sample."""
     vision = TILED["llava_onevision"]
     alone = tokens_of(vision, 480, 640, None, Limits())
-    assert alone.of_several == (1, 729, 730)
+    assert alone.each_of_several == (1, 729, 730)
     assert alone.pictures == 5
 
 
 def test_released_limits_are_assumptions() -> None:
     """A limit that the plan does not state is the released checkpoint's, and is written down."""
-    found = tokens_of(vision_of("qwen2_5_vl"), 3000, 4000, None, Limits(most=1003520))
+    found = tokens_of(vision_of("qwen2_5_vl"), 3000, 4000, None, Limits(most_pixels=1003520))
     assert [key for key, _, _ in found.defaults] == ["min_pixels"]
 
 
@@ -218,7 +220,7 @@ def test_a_narrow_picture_is_refused() -> None:
 def test_limits_that_a_processor_has_not() -> None:
     """A limit in pixels for a processor of tiles would be estimated as nothing: an error."""
     with pytest.raises(PictureError, match="no limit in pixels"):
-        tokens_of(TILED["internvl"], 480, 640, None, Limits(most=1003520))
+        tokens_of(TILED["internvl"], 480, 640, None, Limits(most_pixels=1003520))
 
 
 def test_clips_that_a_processor_has_not() -> None:

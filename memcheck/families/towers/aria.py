@@ -225,7 +225,7 @@ def _output_projection(ctx: Context, x: Value, weight: ParameterTensor, bias: Pa
 
 
 FORWARDS = {
-    "aria": TowerForward(stem, project, wrapped=("attention",)),
+    "aria": TowerForward(stem, project, wrapped_modules=("attention",)),
 }
 """By name, the forward passes of a kind of tower."""
 
@@ -241,5 +241,5 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     why = "the processor's default: split_image adds crops, and max_image_size 490 makes a quarter of the rows"
     defaults = (("max_image_size", math.isqrt(vision.largest_picture) * vision.patch_side, why),)
     return ProcessedPicture(
-        pictures=1, patches=vision.largest_picture, tokens=vision.tokens_per_picture, defaults=defaults
+        pictures=1, patches=vision.largest_picture, image_tokens=vision.tokens_per_picture, defaults=defaults
     )

@@ -162,6 +162,6 @@ def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
     )
     tensors = time_convolutions(width, mel_bins) + norm_pair("norm", width)
     tower = OtherTower(
-        part="audio", path="model.audio_tower.", layers="layers", blocks=((layer, depth),), tensors=tensors
+        part="audio", path="model.audio_tower.", layers_path="layers", blocks=((layer, depth),), tensors=tensors
     )
     return _idle_towers(tower, two_matrices(MATRICES, inner, 2 * outputs, outputs))

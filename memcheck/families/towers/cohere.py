@@ -120,8 +120,8 @@ def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 FORWARDS = {
-    "cohere2_vision": TowerForward(siglip_stem, cohere2_vision_project, wrapped=("layers", "embedding")),
-    "aya_vision": TowerForward(siglip_stem, aya_vision_project, wrapped=("layers", "embedding")),
+    "cohere2_vision": TowerForward(siglip_stem, cohere2_vision_project, wrapped_modules=("layers", "embedding")),
+    "aya_vision": TowerForward(siglip_stem, aya_vision_project, wrapped_modules=("layers", "embedding")),
 }
 
 

@@ -146,8 +146,8 @@ def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
         name="embed_vision",
         rows=config.integer("vocab_size", default=128),
         width=width,
-        tokens=tokens,
-        side=SIDE,
+        image_tokens=tokens,
+        side_pixels=SIDE,
     )
     if vision_embedder.width != LAST:
         config.fail("hidden_size", f"the tower's rows are {LAST} wide, not {vision_embedder.width}")
@@ -183,10 +183,10 @@ def _audio_tower(config: ConfigReader) -> tuple[OtherTower, Embedder]:
     tower = OtherTower(
         part="audio",
         path="model.audio_tower.",
-        layers="conformer",
+        layers_path="conformer",
         blocks=((layer, depth),),
         tensors=tensors,
-        buffers=(Buffers(8 * depth, 1, fp32=False), Buffers(1, depth * (width // 2))),
+        buffers=(Buffers(8 * depth, 1, is_fp32=False), Buffers(1, depth * (width // 2))),
     )
     return tower, Embedder(name="embed_audio", rows=config.integer("vocab_size", default=128), width=width)
 

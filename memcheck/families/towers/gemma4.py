@@ -78,9 +78,9 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     layer = idle_layer(_conformer_tensors(width, width // heads, kernel))
     clip_scalars = AUDIO_LINEARS * CLIP_SCALARS * depth if clipped else 0
     tower = OtherTower(
-        part="audio", path="model.audio_tower.", layers="layers", blocks=((layer, depth),), tensors=tensors
+        part="audio", path="model.audio_tower.", layers_path="layers", blocks=((layer, depth),), tensors=tensors
     )
-    return (tower._replace(buffers=(Buffers(clip_scalars, 1, fp32=False),)),)
+    return (tower._replace(buffers=(Buffers(clip_scalars, 1, is_fp32=False),)),)
 
 
 def _subsampling_tensors(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
@@ -139,7 +139,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     config.ignore(*IRRELEVANT_KEYS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
     config.ignore("default_output_length", "image_seq_length", "video_seq_length", "global_head_dim")
     clipped, block = _block(config, width)
-    std_buffers = (Buffers(2, width, fp32=False),) if config.flag("standardize") else ()
+    std_buffers = (Buffers(2, width, is_fp32=False),) if config.flag("standardize") else ()
     depth = config.integer("num_hidden_layers", default=16, maximum=MAX_LAYERS)
     clip_scalars = VISION_LINEARS * CLIP_SCALARS * depth if clipped else 0
     return Vision(
@@ -163,7 +163,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         processor="gemma4:process",
         separator_tokens=2,
         heads=block.mixer.heads if isinstance(block.mixer, TowerAttention) else 0,
-        buffers=(Buffers(clip_scalars, 1, fp32=False), *std_buffers),
+        buffers=(Buffers(clip_scalars, 1, is_fp32=False), *std_buffers),
         other_towers=read_audio(outer, outputs),
         path="vision_tower",
         projector_path="embed_vision",
@@ -281,7 +281,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del pooled
     pooler_mask = tape.new((fp32_rows.shape[0], 2), "int64", "pooler mask")
     fp32_rows = index(tape, fp32_rows, pooler_mask, fp32_rows.shape, "hidden_states[pooler_mask]")
-    if Buffers(2, vision.hidden, fp32=False) in vision.buffers:  # `std_bias` and `std_scale`
+    if Buffers(2, vision.hidden, is_fp32=False) in vision.buffers:  # `std_bias` and `std_scale`
         fp32_rows = scale(tape, shift(tape, fp32_rows, "- std_bias"), "* std_scale")
     x = cast(tape, fp32_rows, dtype)
     del fp32_rows
@@ -350,8 +350,8 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=count,
         patches=count * patch_budget,
-        tokens=count * rows * columns // vision.patches_per_token,
-        separators=count * vision.separator_tokens,
+        image_tokens=count * rows * columns // vision.patches_per_token,
+        separator_tokens=count * vision.separator_tokens,
         defaults=(("max_soft_tokens", budget, reason),),
     )
 
@@ -452,7 +452,7 @@ def _audio_projection(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ..
     width = config.integer("audio_embed_dim", "audio_samples_per_token", "hidden_size", "output_proj_dims", default=640)
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     projection = linear("embed_audio.embedding_projection", outputs, width, "projector", "none")
-    return (OtherTower(part="audio", path="model.audio_tower.", layers="layers", blocks=(), tensors=projection),)
+    return (OtherTower(part="audio", path="model.audio_tower.", layers_path="layers", blocks=(), tensors=projection),)
 
 
 AXES = 2
@@ -558,6 +558,6 @@ def _rotate_by_axis(ctx: Context, x: Value) -> Value:
 
 
 FORWARDS = {
-    "gemma4": TowerForward(stem, project, wrapped=("layers", "embedding")),
+    "gemma4": TowerForward(stem, project, wrapped_modules=("layers", "embedding")),
     "gemma4_unified": TowerForward(gemma4_unified_stem, gemma4_unified_project),
 }

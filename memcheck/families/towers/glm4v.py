@@ -137,7 +137,7 @@ def _tower(
     merge = config.integer("spatial_merge_size", default=2)
     return Vision(
         kind="glm4v:glm_ocr" if is_ocr else "glm4v:glm4v",
-        layers="blocks",
+        layers_path="blocks",
         hidden=width,
         blocks=((block, depth),),
         values_per_patch=channels(config, 14),
@@ -235,6 +235,6 @@ def _sampled(ctx: Context, table: Value, grid: Storage, shape: tuple[int, ...]) 
 
 
 FORWARDS = {
-    "glm4v": TowerForward(glm4v_stem, glm_ocr_project, loops=True),
-    "glm_ocr": TowerForward(glm_ocr_stem, glm_ocr_project, loops=True),
+    "glm4v": TowerForward(glm4v_stem, glm_ocr_project, runs_layers_itself=True),
+    "glm_ocr": TowerForward(glm_ocr_stem, glm_ocr_project, runs_layers_itself=True),
 }

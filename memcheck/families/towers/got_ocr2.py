@@ -73,7 +73,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("image_seq_length")
     size = _sizes(config)
-    pixels = read_pixels(config, Pixels(3, side=1024, patch=16))
+    pixels = read_pixels(config, Pixels(3, side_pixels=1024, patch_side=16))
     channels = config.integer("output_channels", default=256)
     width, tile = size.width, pixels.patches
     config.ignore("layer_norm_eps", "initializer_range", "model_type")
@@ -106,12 +106,12 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         embedding_can_be_hooked=True,
         rows_per_tile=tile,
         tokens_per_tile=tile // PATCHES_PER_TOKEN,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         processor="processors:process_square",
         separator_tokens=2,
         heads=size.heads,
         path="vision_tower",
-        layers="layers",
+        layers_path="layers",
         projector_path="multi_modal_projector",
     )
 
@@ -328,6 +328,6 @@ def _relative_table(ctx: Context, table: ParameterTensor, side: int) -> Value:
 
 
 FORWARDS = {
-    "got_ocr2": TowerForward(stem, project, loops=True, wrapped=()),
+    "got_ocr2": TowerForward(stem, project, runs_layers_itself=True, wrapped_modules=()),
 }
 """By name, the forward passes of a kind of tower."""

@@ -231,6 +231,6 @@ def _perceiver_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value,
 
 
 FORWARDS = {
-    "idefics2": TowerForward(stem, project, wrapped=("attention", "projector")),
+    "idefics2": TowerForward(stem, project, wrapped_modules=("attention", "projector")),
 }
 """By name, the forward passes of a kind of tower."""

@@ -52,7 +52,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     """Read the tower of ``model_type: internvl``: InternViT, whose patches are shuffled, normed and projected."""
     outer, outputs = model.outer, model.language.hidden_size
     size = read_layer_sizes(config, LayerSizes(width=1024, heads=16, inner=4096, depth=24))
-    pixels = read_pixels(config, Pixels(3, side=448, patch=14))
+    pixels = read_pixels(config, Pixels(3, side_pixels=448, patch_side=14))
     _refuse_unmodelled(config, outer)
     block = _layer(config, size, bias=config.flag("attention_bias"))
     factor, rows = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2, pixels.patches + 1
@@ -77,13 +77,13 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         rows_per_tile=rows,
         tokens_per_tile=pixels.patches // factor,
         class_tokens_per_tile=1,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         processor="processors:process_internvl",
         separator_tokens=0,
         heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
-        layers="encoder.layer",
+        layers_path="encoder.layer",
         projector_path="multi_modal_projector",
     )
 

@@ -79,7 +79,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         returns_image_tokens=False,
         heads=size.heads,
         path="vision_tower",
-        layers="layers",
+        layers_path="layers",
         projector_path="mm_projector",
     )
 
@@ -171,6 +171,6 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 FORWARDS = {
-    "kimi": TowerForward(stem, project, loops=True),
+    "kimi": TowerForward(stem, project, runs_layers_itself=True),
 }
 """By name, the forward passes of a kind of tower."""

@@ -179,15 +179,19 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     defaults = (("max_tiles", TILES[1], WHY),)
     if rounded[0] * rounded[1] <= max_pixels * TOLERANCE:
         return ProcessedPicture(
-            pictures=1, patches=vision.rows_per_tile, tokens=thumbnail_tokens, separators=2, defaults=defaults
+            pictures=1,
+            patches=vision.rows_per_tile,
+            image_tokens=thumbnail_tokens,
+            separator_tokens=2,
+            defaults=defaults,
         )
     tiles = _tiles(height, width)
     tokens = tiles * (SIDE // factor) ** 2 + thumbnail_tokens
     return ProcessedPicture(
         pictures=tiles + 1,
         patches=(tiles + 1) * vision.rows_per_tile,
-        tokens=tokens,
-        separators=3 + tiles,
+        image_tokens=tokens,
+        separator_tokens=3 + tiles,
         defaults=defaults,
     )
 
@@ -214,6 +218,6 @@ def _tiles(height: int, width: int) -> int:
 
 
 FORWARDS = {
-    "lfm2": TowerForward(stem, project, wrapped=("layers", "embedding")),
+    "lfm2": TowerForward(stem, project, wrapped_modules=("layers", "embedding")),
 }
 """By name, the forward passes of a kind of tower."""

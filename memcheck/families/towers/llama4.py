@@ -57,7 +57,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     """
     outputs = model.language.hidden_size
     size = read_layer_sizes(config, LayerSizes(width=768, heads=16, inner=5632, depth=34))
-    pixels, width, inner = read_pixels(config, Pixels(3, side=448, patch=14)), size.width, size.inner
+    pixels, width, inner = read_pixels(config, Pixels(3, side_pixels=448, patch_side=14)), size.width, size.inner
     config.ignore("hidden_act", "norm_eps", "vision_feature_layer", "vision_feature_select_strategy", "rope_theta")
     config.ignore("rope_parameters", "initializer_range", "multi_modal_projector_bias")
     for key in ("attention_dropout", "projector_dropout"):
@@ -94,12 +94,12 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         rows_per_tile=rows,
         tokens_per_tile=pixels.patches // factor,
         class_tokens_per_tile=1,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         processor="llama4:process",
         heads=size.heads,
         path="vision_model",
         without_model_prefix=True,
-        layers="model.layers",
+        layers_path="model.layers",
         projector_path="multi_modal_projector",
     )
 

@@ -59,7 +59,10 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, Vision
 
-CLIP_LAYERS, CLIP_PIXELS = LayerSizes(width=768, heads=12, inner=3072, depth=12), Pixels(3, side=224, patch=32)
+CLIP_LAYERS, CLIP_PIXELS = (
+    LayerSizes(width=768, heads=12, inner=3072, depth=12),
+    Pixels(3, side_pixels=224, patch_side=32),
+)
 """What CLIP's class takes where a configuration is silent."""
 
 
@@ -135,7 +138,7 @@ def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
         projector_tensors=(newline, *projector(model, tower.hidden)),
         tokens_per_tile=tower.rows_per_tile,
         activation=outer.activation("projector_hidden_act", default="gelu"),
-        largest_picture=square_side(config, "image_size", SIGLIP_PIXELS.side),
+        largest_picture=square_side(config, "image_size", SIGLIP_PIXELS.side_pixels),
         processor="llava:process_onevision",
     )
 
@@ -204,7 +207,7 @@ def _clip(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
         rows_per_tile=rows,
         tokens_per_tile=pixels.patches,
         class_tokens_per_tile=1,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         heads=size.heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
@@ -305,7 +308,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.rows_per_tile,
-        tokens=vision.tokens_per_tile + unpadded[0] * unpadded[1] + unpadded[0],
+        image_tokens=vision.tokens_per_tile + unpadded[0] * unpadded[1] + unpadded[0],
         defaults=(default,),
     )
 
@@ -333,9 +336,9 @@ def process_onevision(vision: Vision, height: int, width: int, frames: int | Non
     return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.rows_per_tile,
-        tokens=vision.tokens_per_tile + unpadded[0] * unpadded[1] + unpadded[0],
+        image_tokens=vision.tokens_per_tile + unpadded[0] * unpadded[1] + unpadded[0],
         defaults=(("image_grid_pinpoints", f"{ONEVISION_GRID_SIDE} x {ONEVISION_GRID_SIDE} tiles at most", WHY),),
-        of_several=(1, vision.rows_per_tile, vision.tokens_per_tile + 1),
+        each_of_several=(1, vision.rows_per_tile, vision.tokens_per_tile + 1),
     )
 
 
@@ -368,7 +371,9 @@ def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, in
 
 
 FORWARDS = {
-    "llava": TowerForward(llava_stem, llava_project, wrapped=("layers", "embedding")),
-    "llava_next": TowerForward(llava_next_stem, llava_next_project, wrapped=("layers", "embedding")),
-    "llava_onevision": TowerForward(llava_onevision_stem, llava_onevision_project, wrapped=("layers", "embedding")),
+    "llava": TowerForward(llava_stem, llava_project, wrapped_modules=("layers", "embedding")),
+    "llava_next": TowerForward(llava_next_stem, llava_next_project, wrapped_modules=("layers", "embedding")),
+    "llava_onevision": TowerForward(
+        llava_onevision_stem, llava_onevision_project, wrapped_modules=("layers", "embedding")
+    ),
 }

@@ -109,7 +109,7 @@ def _tower(config: ConfigReader, model: TowerContext, default_mode: str) -> Visi
         ),
         embedding_can_be_hooked=True,
         returns_image_tokens=False,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         processor="minicpm:process",
         separator_tokens=2,
         heads=size.heads,
@@ -266,10 +266,10 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=len(sizes),
         patches=patches,
-        tokens=patches // vision.patches_per_token,
-        separators=IMAGE_ID_SEPARATORS + 2 * len(sizes) + grid[0] - 1,
+        image_tokens=patches // vision.patches_per_token,
+        separator_tokens=IMAGE_ID_SEPARATORS + 2 * len(sizes) + grid[0] - 1,
         defaults=(("max_slices", SLICES, DEFAULT_PROCESSOR),),
-        sizes=sizes,
+        patches_by_picture=sizes,
     )
 
 

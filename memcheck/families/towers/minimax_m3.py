@@ -76,7 +76,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         separator_tokens=2,
         heads=size.heads,
         path="vision_tower",
-        layers="layers",
+        layers_path="layers",
         projector_path="multi_modal_projector",
     )
 
@@ -145,6 +145,6 @@ def part_rotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 FORWARDS = {
-    "minimax_m3": TowerForward(stem, project, loops=True),
+    "minimax_m3": TowerForward(stem, project, runs_layers_itself=True),
 }
 """By name, the forward passes of a kind of tower."""

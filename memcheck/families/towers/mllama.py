@@ -61,7 +61,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         config, LayerSizes(width=1280, heads=16, inner=5120, depth=32), ("attention_heads", "num_attention_heads")
     )
     global_layers = config.integer("num_global_layers", default=8, maximum=MAX_LAYERS)
-    pixels = read_pixels(config, Pixels(3, side=448, patch=14))
+    pixels = read_pixels(config, Pixels(3, side_pixels=448, patch_side=14))
     tiles = config.integer("max_num_tiles", default=4)
     gathered = _gathered_layers(config, size)
     features, outputs = (len(gathered) + 1) * size.width, model.language.hidden_size
@@ -93,11 +93,11 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         token_budgets=(tiles * padded_rows,),
         class_tokens_per_tile=tiles * (padded_rows - rows + 1),
         returns_image_tokens=False,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         heads=size.heads,
         processor="mllama:process",
         path="vision_model",
-        layers="transformer.layers",
+        layers_path="transformer.layers",
         projector_path="multi_modal_projector",
     )
 
@@ -293,4 +293,4 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """
     no_clips(frames)
     no_limits(limits)
-    return ProcessedPicture(pictures=1, patches=vision.rows_per_tile, tokens=1)
+    return ProcessedPicture(pictures=1, patches=vision.rows_per_tile, image_tokens=1)

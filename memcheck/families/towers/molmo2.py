@@ -89,8 +89,8 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         ),
         placement="added",
         rows_per_tile=pixels.patches,
-        tokens_per_tile=ceil_div(pixels.side // pixels.patch, 2) ** 2,
-        patch_side=pixels.patch,
+        tokens_per_tile=ceil_div(pixels.side_pixels // pixels.patch_side, 2) ** 2,
+        patch_side=pixels.patch_side,
         processor="molmo2:process",
         separator_tokens=4,
         heads=heads,
@@ -272,8 +272,8 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=squares,
         patches=squares * vision.rows_per_tile,
-        tokens=tokens,
-        separators=vision.separator_tokens,
+        image_tokens=tokens,
+        separator_tokens=vision.separator_tokens,
         defaults=(("max_tiles", MAX_TILES, PROCESSOR_DEFAULT),),
     )
 

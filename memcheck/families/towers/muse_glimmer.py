@@ -97,7 +97,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         heads=size.heads,
         activation=outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
-        layers="layers",
+        layers_path="layers",
         projector_path="",
     )
 
@@ -195,8 +195,8 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=1,
         patches=rows * columns * vision.patches_per_token,
-        tokens=rows * columns,
-        separators=2,
+        image_tokens=rows * columns,
+        separator_tokens=2,
         defaults=(("max_image_tokens", MOST, WHY),),
     )
 
@@ -224,6 +224,6 @@ def grid(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 FORWARDS = {
-    "muse_glimmer": TowerForward(stem, project, loops=True),
+    "muse_glimmer": TowerForward(stem, project, runs_layers_itself=True),
 }
 """By name, the forward passes of a kind of tower."""

@@ -155,7 +155,7 @@ def whisper_tower(
     return OtherTower(
         part="audio",
         path="model.audio_tower.",
-        layers="layers",
+        layers_path="layers",
         blocks=((idle_layer(layer_tensors), layers),),
         tensors=tensors,
         buffers=(Buffers(1, positions * width),),

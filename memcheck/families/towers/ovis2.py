@@ -58,7 +58,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     if outer.integer("hidden_size", default=1536) != outputs:
         outer.fail("hidden_size", f"hidden_size is the width of the visual words, the language model's is {outputs}")
     size = read_layer_sizes(config, LayerSizes(width=1024, heads=8, inner=2816, depth=24))
-    pixels, width = read_pixels(config, Pixels(3, side=224, patch=14)), size.width
+    pixels, width = read_pixels(config, Pixels(3, side_pixels=224, patch_side=14)), size.width
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     config.dropout("attention_dropout")
     for key in ("qkv_bias", "mlp_bias"):
@@ -85,12 +85,12 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         embedding_can_be_hooked=False,
         closing_tensors=(ParameterTensor("transformer.rms_norm.weight", (width,), "norm"),),
         rows_per_tile=pixels.patches,
-        tokens_per_tile=ceil_div(pixels.side // pixels.patch, stride) ** 2,
-        patch_side=pixels.patch,
+        tokens_per_tile=ceil_div(pixels.side_pixels // pixels.patch_side, stride) ** 2,
+        patch_side=pixels.patch_side,
         separator_tokens=2,
         heads=size.heads,
         path="vision_tower",
-        layers="transformer.encoder.layers",
+        layers_path="transformer.encoder.layers",
         projector_path="vision_tower",
     )
 
@@ -192,6 +192,6 @@ def copied_rows(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 FORWARDS = {
-    "ovis2": TowerForward(stem, project, wrapped=("attention",)),
+    "ovis2": TowerForward(stem, project, wrapped_modules=("attention",)),
 }
 """By name, the forward passes of a kind of tower."""

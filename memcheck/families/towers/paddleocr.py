@@ -47,7 +47,7 @@ def read_paddle(config: ConfigReader, model: TowerContext) -> Vision:
         returns_image_tokens=False,
         activation="gelu",
         path="visual",
-        layers="vision_model.encoder.layers",
+        layers_path="vision_model.encoder.layers",
         projector_path="projector",
     )
 
@@ -80,6 +80,6 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 FORWARDS = {
-    "paddleocr": TowerForward(stem, project, wrapped=()),
+    "paddleocr": TowerForward(stem, project, wrapped_modules=()),
 }
 """By name, the forward passes of a kind of tower."""

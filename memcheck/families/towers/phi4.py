@@ -87,7 +87,7 @@ def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
     return OtherTower(
         part="audio",
         path="model.embed_tokens_extend.audio_embed.",
-        layers="encoder.encoders",
+        layers_path="encoder.encoders",
         blocks=((idle_layer(_conformer_tensors(config, width, inner)), layers),),
         tensors=tensors,
     )
@@ -123,7 +123,7 @@ def _conv(name: str, outputs: int, inputs: int, *kernel: int) -> tuple[Parameter
     return weight, vector(name + ".bias", outputs, "audio")
 
 
-LAYERS, PIXELS = LayerSizes(width=1152, heads=16, inner=4304, depth=27), Pixels(3, side=448, patch=14)
+LAYERS, PIXELS = LayerSizes(width=1152, heads=16, inner=4304, depth=27), Pixels(3, side_pixels=448, patch_side=14)
 """What the class takes where a configuration is silent."""
 POOLED = 2
 """Rows and columns of patches that become one image token (``AvgPool2d``)."""
@@ -259,7 +259,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     return ProcessedPicture(
         pictures=squares,
         patches=squares * vision.rows_per_tile,
-        tokens=tokens,
+        image_tokens=tokens,
         defaults=(("max_tiles", MAX_SQUARES, PROCESSOR_DEFAULT),),
     )
 

@@ -86,7 +86,7 @@ def read_lighton(config: ConfigReader, model: TowerContext) -> Vision:
 def pixtral(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
     """Read Pixtral's tower without a projector."""
     size = read_layer_sizes(config, LayerSizes(width=1024, heads=16, inner=4096, depth=24))
-    pixels = read_pixels(config, Pixels(3, side=1024, patch=16))
+    pixels = read_pixels(config, Pixels(3, side_pixels=1024, patch_side=16))
     config.ignore("model_type", "rope_parameters", "rope_theta", "initializer_range", "rope_scaling", "vocab_size")
     head_dim = size.width // size.heads
     config.expect("head_dim", head_dim, "head_dim is not the tower's width over its heads, which its class takes")
@@ -106,12 +106,12 @@ def pixtral(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
         ),
         projector_tensors=(),
         embedding_can_be_hooked=True,
-        patch_side=pixels.patch,
-        largest_picture=pixels.side,
+        patch_side=pixels.patch_side,
+        largest_picture=pixels.side_pixels,
         heads=size.heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
-        layers="transformer.layers",
+        layers_path="transformer.layers",
         projector_path="multi_modal_projector",
     )
 
@@ -176,7 +176,9 @@ def resized(vision: Vision, height: int, width: int, longest_edge: int) -> Proce
         height, width = math.floor(height / ratio), math.floor(width / ratio)
     rows, columns = (height - 1) // factor + 1, (width - 1) // factor + 1
     tokens = rows * columns
-    return ProcessedPicture(pictures=1, patches=tokens * vision.patches_per_token, tokens=tokens, separators=rows)
+    return ProcessedPicture(
+        pictures=1, patches=tokens * vision.patches_per_token, image_tokens=tokens, separator_tokens=rows
+    )
 
 
 def one_sequence(ctx: Context, attention: TowerAttention, x: Value) -> Value:

@@ -22,8 +22,8 @@ def process_square(vision: Vision, height: int, width: int, frames: int | None, 
     return ProcessedPicture(
         pictures=1,
         patches=vision.rows_per_tile,
-        tokens=vision.tokens_per_tile,
-        separators=vision.separator_tokens,
+        image_tokens=vision.tokens_per_tile,
+        separator_tokens=vision.separator_tokens,
         defaults=crops,
     )
 
@@ -102,8 +102,8 @@ def equal_tiles(vision: Vision, tiles: int, separators: int) -> ProcessedPicture
     return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.rows_per_tile,
-        tokens=tiles * vision.tokens_per_tile,
-        separators=separators,
+        image_tokens=tiles * vision.tokens_per_tile,
+        separator_tokens=separators,
     )
 
 
@@ -255,5 +255,9 @@ def _patch_counts(
     limits_by_name = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
     defaults = tuple((name, value, reason) for name, value, stated_limit in limits_by_name if stated_limit is None)
     return ProcessedPicture(
-        pictures=grids, patches=patches, tokens=patches // vision.patches_per_token, separators=2, defaults=defaults
+        pictures=grids,
+        patches=patches,
+        image_tokens=patches // vision.patches_per_token,
+        separator_tokens=2,
+        defaults=defaults,
     )

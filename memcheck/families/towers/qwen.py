@@ -54,7 +54,7 @@ def read_qwen2(config: ConfigReader, model: TowerContext) -> Vision:
     depth = config.integer("depth", maximum=MAX_LAYERS)
     return Vision(
         kind="qwen:qwen",
-        layers="blocks",
+        layers_path="blocks",
         hidden=width,
         blocks=((block, depth),),
         values_per_patch=channels(config, 14),
@@ -101,7 +101,7 @@ def windowed_tower(config: ConfigReader, model: TowerContext, merger_path: str) 
     }
     return Vision(
         kind="qwen:qwen2_5",
-        layers="blocks",
+        layers_path="blocks",
         hidden=width,
         blocks=stack([i not in full_attention_layers for i in range(depth)], block_of.__getitem__),
         values_per_patch=channels(config, 14),
@@ -164,7 +164,7 @@ def deepstack_tower(config: ConfigReader, model: TowerContext, names: MergerName
     table = ParameterTensor("pos_embed.weight", (positions, width), "position")
     return Vision(
         kind="qwen:qwen3",
-        layers="blocks",
+        layers_path="blocks",
         hidden=width,
         blocks=((packed_block(width, heads, mlp, "layernorm"), depth),),
         values_per_patch=channels(config, 16),
@@ -424,7 +424,9 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
 
 
 FORWARDS = {
-    "qwen": TowerForward(qwen_stem, qwen_project, loops=True),
-    "qwen2_5": TowerForward(qwen2_5_stem, qwen2_5_project, loops=True),
-    "qwen3": TowerForward(qwen3_stem, qwen3_project, early_tokens=deepstack_merger, loops=True, hooked_by_swift=True),
+    "qwen": TowerForward(qwen_stem, qwen_project, runs_layers_itself=True),
+    "qwen2_5": TowerForward(qwen2_5_stem, qwen2_5_project, runs_layers_itself=True),
+    "qwen3": TowerForward(
+        qwen3_stem, qwen3_project, early_tokens=deepstack_merger, runs_layers_itself=True, hooked_by_swift=True
+    ),
 }

@@ -76,7 +76,7 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     tower = OtherTower(
         part="audio",
         path="audio_tower.",
-        layers="layers",
+        layers_path="layers",
         blocks=((layer, depth),),
         tensors=stem,
         buffers=(Buffers(1, width // 2),),
@@ -199,7 +199,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         activation="relu2",
         path="vision_model",
         without_model_prefix=True,
-        layers="encoder.layer",
+        layers_path="encoder.layer",
         projector_path="multi_modal_projector",
     )
 

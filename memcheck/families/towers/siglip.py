@@ -62,8 +62,11 @@ IDEFICS3_TILES, MAX_IMAGE_SIDE = 4, 4096
 """Tiles of Idefics 3's longest side, and ``MAX_IMAGE_SIZE`` of its class in pixels."""
 
 
-SIGLIP_LAYERS, SIGLIP_PIXELS = LayerSizes(width=768, heads=12, inner=3072, depth=12), Pixels(3, side=224, patch=16)
-IDEFICS3_LAYERS, IDEFICS_PIXELS = SIGLIP_LAYERS._replace(width=1152, heads=16), SIGLIP_PIXELS._replace(patch=32)
+SIGLIP_LAYERS, SIGLIP_PIXELS = (
+    LayerSizes(width=768, heads=12, inner=3072, depth=12),
+    Pixels(3, side_pixels=224, patch_side=16),
+)
+IDEFICS3_LAYERS, IDEFICS_PIXELS = SIGLIP_LAYERS._replace(width=1152, heads=16), SIGLIP_PIXELS._replace(patch_side=32)
 """What the classes take where a configuration is silent."""
 
 
@@ -168,7 +171,7 @@ def siglip(
         embedding_can_be_hooked=True,
         closing_tensors=norm_pair("post_layernorm", size.width),
         rows_per_tile=pixels.patches,
-        patch_side=pixels.patch,
+        patch_side=pixels.patch_side,
         heads=size.heads,
         path="vision_tower",
         projector_path="multi_modal_projector",
@@ -267,10 +270,10 @@ def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 FORWARDS = {
-    "gemma3": TowerForward(siglip_stem, gemma3_project, wrapped=("layers", "embedding")),
-    "paligemma": TowerForward(siglip_stem, paligemma_project, wrapped=("layers", "embedding")),
-    "deepseek_vl": TowerForward(siglip_stem, deepseek_vl_project, wrapped=("layers", "embedding")),
-    "idefics3": TowerForward(idefics3_stem, idefics3_project, wrapped=("attention",)),
+    "gemma3": TowerForward(siglip_stem, gemma3_project, wrapped_modules=("layers", "embedding")),
+    "paligemma": TowerForward(siglip_stem, paligemma_project, wrapped_modules=("layers", "embedding")),
+    "deepseek_vl": TowerForward(siglip_stem, deepseek_vl_project, wrapped_modules=("layers", "embedding")),
+    "idefics3": TowerForward(idefics3_stem, idefics3_project, wrapped_modules=("attention",)),
 }
 
 

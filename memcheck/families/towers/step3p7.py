@@ -35,7 +35,7 @@ def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
     require_divisible_heads(config, width, heads)
     inner = int(width * config.number("mlp_ratio", default=WIDER))
     depth = config.integer("num_hidden_layers", "layers", default=47, maximum=MAX_LAYERS)
-    pixels = read_pixels(config, Pixels(3, side=728, patch=14))
+    pixels = read_pixels(config, Pixels(3, side_pixels=728, patch_side=14))
     config.ignore("model_type", "intermediate_size", "hidden_act", "layer_scale_init_value", "ls_init_value")
     config.ignore("layer_norm_eps", "initializer_range", "max_position_embeddings", "rope_parameters")
     config.dropout("attention_dropout")
@@ -52,6 +52,10 @@ def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
     outputs, bias = model.language.hidden_size, model.outer.flag("projector_bias")
     projector = linear("multi_modal_projector", outputs, 4 * width, "projector", "none", bias=bias)
     tower = OtherTower(
-        part="vision", path="model.vision_model.", layers="layers", blocks=((block, depth),), tensors=tuple(tensors)
+        part="vision",
+        path="model.vision_model.",
+        layers_path="layers",
+        blocks=((block, depth),),
+        tensors=tuple(tensors),
     )
     return IdleTowers((tower, idle_projector(projector)))

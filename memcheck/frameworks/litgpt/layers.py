@@ -358,8 +358,8 @@ def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) ->
     for size, copies in sizes:
         with counted_as(tape, copies):
             last_step.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
-    if head.graph_before:
-        last_step.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
+    if head.previous_graph_bytes:
+        last_step.append(tape.new((head.previous_graph_bytes,), "int8", "inputs in the graph of the step before"))
     compute_logits = _chunked_logits if ctx.setting.adapter is not None else _whole_logits
     chunk_logits = compute_logits(ctx, hidden, weights, head, sizes)
     del hidden
@@ -408,7 +408,7 @@ def _whole_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, siz
 def _logits(ctx: Context, hidden: Value, weights: Weights, head: Head) -> Value:
     """Compute ``lm_head`` with its LoRA adapter, and cap the logits if the model caps them: [tokens, vocab]."""
     logits = adapted_linear(ctx, hidden, weights, "lm_head")
-    if not head.softcap:
+    if not head.caps_logits:
         return logits
 
     return capped(ctx.tape, logits)

@@ -90,7 +90,7 @@ FRAMEWORK = LitGpt(
         zero_stages=(0, 3),
         # fabric.no_backward_sync(model, enabled=is_accumulating) in each script's training loop, which is FSDP's
         # no_sync (lightning/fabric/strategies/fsdp.py, _FSDPBackwardSyncControl)
-        gradient_sync="last",
+        gradient_sync_default="last",
     ),
     methods=("full", "lora", "qlora"),
     default_attention="sdpa",
@@ -106,7 +106,9 @@ FRAMEWORK = LitGpt(
         "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
         "DistributedDataParallel (litgpt/finetune/full.py)",
     },
-    adapters=Adapters(rank=8, targets=("q_proj", "v_proj"), dtype="params", bases=("nf4", "fp4"), from_framework=True),
+    adapters=Adapters(
+        rank=8, targets=("q_proj", "v_proj"), dtype="params", base_formats=("nf4", "fp4"), are_own_code=True
+    ),
     load_and_save=LoadAndSave(
         # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
         initialization=("device", "meta"),

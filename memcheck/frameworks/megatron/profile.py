@@ -132,12 +132,12 @@ FRAMEWORK = Megatron(
         own_kernels=True,
         bitsandbytes=False,
     ),
-    losses=Losses(default="vocab-parallel", kinds=("standard", "vocab-parallel"), parallel="always"),
+    losses=Losses(default="vocab-parallel", kinds=("standard", "vocab-parallel"), vocab_parallel_when="always"),
     parallelism=Parallelism(
         zero_stages=(0, 1, 2, 3),
         degrees=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
         schedules=("1f1b", "interleaved-1f1b"),
-        sequence=True,
+        sequence_default=True,
         # --make-vocab-size-divisible-by, times the tensor degree (training/arguments.py)
         pads_vocabulary=True,
     ),

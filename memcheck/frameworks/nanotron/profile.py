@@ -52,7 +52,7 @@ FRAMEWORK = Framework(
         recipes={"bf16-mixed": _BF16, "fp16-mixed": _FP16, "bf16-pure": r.BF16_PURE, "fp32": r.FP32},
     ),
     optimizers=Optimizers(implementation="fused", by_name={"sgd": "foreach"}, bitsandbytes=False),
-    losses=Losses(default="vocab-parallel", kinds=("vocab-parallel",), parallel="always"),
+    losses=Losses(default="vocab-parallel", kinds=("vocab-parallel",), vocab_parallel_when="always"),
     parallelism=Parallelism(
         zero_stages=(0, 1),
         degrees=("tensor", "sequence", "pipeline"),

@@ -46,7 +46,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         targets=lora.targets_in(part),
         dtype=lora.dtype,
         base_format=framework.stored_as(job.base_format) if job.base_format is not None else None,
-        peft_base_format=None if framework.adapters.from_framework else job.base_format,
+        peft_base_format=None if framework.adapters.are_own_code else job.base_format,
         dropout=lora.dropout,
         dora=lora.dora,
         target_parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
@@ -55,7 +55,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         quantizes_stacked_experts=bool(job.option("quantize_experts", default=False)),
         compute_dtype=job.recipe.compute if job.prepares_kbit else None,
         gathered_dtype=all_gather_dtype(job),
-        peft_input_dtype=lora.dtype if job.fsdp == 1 and all_gather_dtype(job) is not None else None,
+        peft_input_dtype=lora.dtype if job.fsdp_version == 1 and all_gather_dtype(job) is not None else None,
         unquantized_modules=unquantised(job),
     )
 

@@ -48,7 +48,7 @@ def uses_flat_parameters(job: TrainingJob) -> bool:
     """Return whether FSDP1 flattens each unit's parameters into one tensor. Pipelines are torch's, which only know
     FSDP2.
     """
-    return uses_fsdp(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
+    return uses_fsdp(job) and job.fsdp_version == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
 def mixes_adapters(job: TrainingJob) -> bool:
@@ -76,7 +76,7 @@ def autocast_dtype(job: TrainingJob) -> str | None:
     lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
     """
     profile = job.framework
-    flat = job.fsdp == 1 and (profile.wide_outputs or profile.flattens_units)
+    flat = job.fsdp_version == 1 and (profile.wide_outputs or profile.flattens_units)
     around = job.recipe.autocast or (flat and casts_parameters(job))
     return job.recipe.compute if around else None
 
@@ -96,7 +96,7 @@ def runs_chunk_by_chunk(job: TrainingJob) -> bool:
     if layout.pipeline == 1 or layout.pipeline_schedule in SPLIT:
         return layout.pipeline > 1
     has_interleaved_chunks = layout.virtual_stages > 1 and layout.pipeline_schedule == "interleaved-1f1b"
-    return has_interleaved_chunks and uses_fsdp(job) and job.fsdp == 2
+    return has_interleaved_chunks and uses_fsdp(job) and job.fsdp_version == 2
 
 
 def is_hybrid_sharded(layout: Layout) -> bool:
@@ -133,7 +133,7 @@ def autograd_gradient_dtype(job: TrainingJob) -> str | None:
 
     Since torch 2.15 autograd does so by ``grad_dtype`` (_set_unsharded_grad_dtypes). Before, post_backward copies them.
     """
-    if job.fsdp == 2 and job.casts_gradients and accumulates_unsharded(job) and reduces_wider(job.recipe):
+    if job.fsdp_version == 2 and job.casts_gradients and accumulates_unsharded(job) and reduces_wider(job.recipe):
         return job.recipe.reduce
     return None
 
@@ -203,7 +203,9 @@ def adds_in_place(job: TrainingJob) -> bool:
     FSDP1 leaves them in the flat parameter's ``.grad``, in the dtype in which they are computed
     (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
     """
-    return accumulates_unsharded(job) and (job.fsdp == 1 or job.casts_gradients or not reduces_wider(job.recipe))
+    return accumulates_unsharded(job) and (
+        job.fsdp_version == 1 or job.casts_gradients or not reduces_wider(job.recipe)
+    )
 
 
 class Group(Record):

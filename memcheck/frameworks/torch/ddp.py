@@ -121,12 +121,12 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
     again, gradient_bytes = unit.later_curve, sum(sizes)
     # backward runs the last layer first: its gradients are pending until the first layer adds its own
     if is_last:
-        left_bytes = again.left_gradient_bytes + gradient_bytes
-        return unit._replace(later_curve=again._replace(left_gradient_bytes=left_bytes))
+        left_bytes = again.gradient_bytes_for_earlier_units + gradient_bytes
+        return unit._replace(later_curve=again._replace(gradient_bytes_for_earlier_units=left_bytes))
     completed_bytes = gradient_bytes if is_first else 0
     again = _with_temporaries(again, completed_bytes)
-    taken_bytes = again.taken_gradient_bytes + completed_bytes
-    return unit._replace(later_curve=again._replace(taken_gradient_bytes=taken_bytes))
+    taken_bytes = again.gradient_bytes_of_later_units + completed_bytes
+    return unit._replace(later_curve=again._replace(gradient_bytes_of_later_units=taken_bytes))
 
 
 def _narrows(setting: Setting) -> bool:

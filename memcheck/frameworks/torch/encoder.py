@@ -40,13 +40,13 @@ def encoder_units(
     to existing gradients. Equal consecutive layers are one unit with a count; they differ if their inputs need
     gradients or not, which begins after the first trained module.
     """
-    narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
+    narrowed = bool(encoder.mel_bins) and casts_inputs(job, job.recipe.params)
     setting = encoder_setting(job, encoder, base)._replace(casts_batch_features=narrowed)
     entry = setting._replace(residual_dtype=None) if widens_inside(architecture, setting) else setting
     source = _source(job, architecture, encoder, entry, table_trained=table_trained, adds=adds, inventory=inventory)
     input_bytes = source.first_curve.extra_output_bytes
     runs = [Run(source, 1)]
-    rows_need_grad = not encoder.channels and (table_trained or is_hooked(job, architecture))  # of looked-up words
+    rows_need_grad = not encoder.mel_bins and (table_trained or is_hooked(job, architecture))  # of looked-up words
     input_needs_grad = rows_need_grad or setting.trained
     index, last = 0, encoder.num_layers - 1
     for block, count_of_block in encoder.blocks:
@@ -91,17 +91,19 @@ def _source(
     """
     code = encoder_code(setting.style)
     hooked = not table_trained and is_hooked(job, architecture)
-    trained = table_trained and (setting.trained or not encoder.words)
-    words = Words(rows=architecture.vocab_size, width=architecture.embedding_size, trained=trained, leaf=hooked)
+    trained = table_trained and (setting.trained or not encoder.own_word_rows)
+    words = Words(
+        rows=architecture.vocab_size, width=architecture.embedding_size, trained=trained, rows_are_leaf=hooked
+    )
     expected_numel = sum(t.count for t in encoder.stem)
-    if not encoder.channels and not encoder.words:  # the decoder's table
+    if not encoder.mel_bins and not encoder.own_word_rows:  # the decoder's table
         expected_numel += words.rows * words.width
     touched_tensors = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
     require_covered(touched_tensors, expected_numel, "what stands in front of the encoder", job.framework.name)
-    biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
+    biases = _bias_bytes(encoder.position_bias_heads, setting) if setting.trained else 0
     settings = [setting, setting.for_later_micro_batches()] if adds else [setting]
     curves = [
-        code.source_curve(encoder, words, curve_setting, inventory)._replace(taken_gradient_bytes=biases)
+        code.source_curve(encoder, words, curve_setting, inventory)._replace(gradient_bytes_of_later_units=biases)
         for curve_setting in settings
     ]
     masks = _mask_bytes(job, encoder, setting).in_forward
@@ -138,8 +140,9 @@ def end_curve(encoder: Encoder, setting: Setting, is_returned: bool, inventory: 
     """Replay the encoder's last norm and return its memory curve.
 
     Its output stays until every layer of the decoder has read it. The gradient of its output sums the gradients of all
-    of these layers, which leave it for this unit's backward (``taken_gradient_bytes``). ``is_returned``: the model's
-    output refers to the encoder's output as well (``encoder_last_hidden_state``). ``inventory``: list each tensor.
+    of these layers, which leave it for this unit's backward (``gradient_bytes_of_later_units``). ``is_returned``: the
+    model's output refers to the encoder's output as well (``encoder_last_hidden_state``). ``inventory``: list each
+    tensor.
     """
     shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
     code = encoder_code(setting.style)
@@ -149,7 +152,7 @@ def end_curve(encoder: Encoder, setting: Setting, is_returned: bool, inventory: 
     entry = ("encoder's output", shape, dtype, output, "activations", 1)  # 1: one copy
     curve = keeping(curve, output, (entry,))
     return curve._replace(
-        taken_gradient_bytes=curve.output_gradient_bytes, until_backward_ends=output if is_returned else 0
+        gradient_bytes_of_later_units=curve.output_gradient_bytes, until_backward_ends=output if is_returned else 0
     )
 
 
@@ -201,7 +204,9 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
         mixer = block.mixer
         tables = [t for t in mixer.tensors if t.group == "position"] if isinstance(mixer, Attention) else []
         gradients += sum(rounded_bytes(t.shape, setting.param_dtype) for t in tables)
-    return curve._replace(extra_output_bytes=returned, left_gradient_bytes=started_gradients, gradient_bytes=gradients)
+    return curve._replace(
+        extra_output_bytes=returned, gradient_bytes_for_earlier_units=started_gradients, gradient_bytes=gradients
+    )
 
 
 def reads_encoded(block: Block) -> bool:
@@ -253,11 +258,11 @@ def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, 
     pending_gradients = (biases if base.trained else 0) + kept_zeros
     first_curve, later_curve = (
         curve._replace(
-            taken_gradient_bytes=pending_gradients, until_backward_ends=curve.until_backward_ends + kept_zeros
+            gradient_bytes_of_later_units=pending_gradients, until_backward_ends=curve.until_backward_ends + kept_zeros
         )
         for curve in (unit.first_curve, unit.later_curve)
     )
-    encoder_shares_table = encoder is not None and not encoder.channels and not encoder.words
+    encoder_shares_table = encoder is not None and not encoder.mel_bins and not encoder.own_word_rows
     if table_trained and unit.later_curve is not unit.first_curve and encoder_shares_table:
         table = rounded(architecture.vocab_size * architecture.embedding_size * ITEM_BYTES[base.param_dtype])
         later_curve = later_curve._replace(until_backward_ends=later_curve.until_backward_ends + table)
@@ -272,10 +277,10 @@ def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encode
     The labels that are shifted to the right count as well (``_shift_right``). The decoder's token ids do not.
     """
     rows, id_bytes = job.rows * encoder_length(job, encoder), ITEM_BYTES["int64"]
-    if not encoder.channels:
+    if not encoder.mel_bins:
         return rounded(rows * id_bytes)
     feature_rows = 2 * rows  # the encoder's second convolution has a stride of two
-    input_bytes = rounded(feature_rows * encoder.channels * DTYPE_BYTES[job.recipe.params])
+    input_bytes = rounded(feature_rows * encoder.mel_bins * DTYPE_BYTES[job.recipe.params])
     if architecture.positions_each:
         input_bytes += rounded(job.rows * target_length(job, encoder) * id_bytes)
     return input_bytes

@@ -65,8 +65,8 @@ def embedding_unit(
 
         first_layer, _ = architecture.blocks[0]
         bias_gradients = given_biases(first_layer, base)
-        first_curve = first_curve._replace(taken_gradient_bytes=bias_gradients)
-        later_curve = later_curve._replace(taken_gradient_bytes=bias_gradients)
+        first_curve = first_curve._replace(gradient_bytes_of_later_units=bias_gradients)
+        later_curve = later_curve._replace(gradient_bytes_of_later_units=bias_gradients)
     tensors = embedding_unit_tensors(job, architecture, setting_placement(base))
     return Unit(kind="embedding", name="embedding", tensors=tensors, first_curve=first_curve, later_curve=later_curve)
 
@@ -85,31 +85,31 @@ def _embedding_modules(
     return Embedding(
         vocab=architecture.table_rows if base.style.runs_transformers_modules else local_rows,
         width=architecture.embedding_size,
-        positions=architecture.learned_positions,
+        position_rows=architecture.learned_positions,
         norm=architecture.embedding_norm,
         scale=architecture.embedding_scale,
         dropout=architecture.embedding_dropout,
         trained=trained,
         tied=tied,
-        projected=architecture.embedding_size != architecture.hidden_size,
+        projects_rows=architecture.embedding_size != architecture.hidden_size,
         positions_each=architecture.positions_each,
-        fixed_positions=isinstance(architecture, PegasusModel),
-        sinusoids=architecture.sinusoids > 0,
-        token_types=architecture.embedding_module.token_types,
-        apart=architecture.embedding_module.apart,
+        positions_are_frozen=isinstance(architecture, PegasusModel),
+        positions_are_buffer=architecture.sinusoids > 0,
+        token_type_rows=architecture.embedding_module.token_types,
+        is_separate_module=architecture.embedding_module.is_separate,
         per_layer=architecture.per_layer,
         per_layer_rows=next((t.shape[0] for t in architecture.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         table_frozen=table_frozen,
-        saved=saves_copy(job, TABLE),
-        sums_in_place=job.objective.loss_from_hidden_states,
-        leaf=(not trained or table_frozen) and is_hooked(job, architecture),
-        leaf_unsaved=job.hooks_embedding and job.checkpointing.mode == "none",
+        trains_copy_of_table=saves_copy(job, TABLE),
+        adds_to_head_gradient=job.objective.loss_from_hidden_states,
+        rows_are_leaf=(not trained or table_frozen) and is_hooked(job, architecture),
+        leaf_is_unsaved=job.hooks_embedding and job.checkpointing.mode == "none",
         streams=architecture.streams,
-        repeated=architecture.collapses,
-        cloned=architecture.embedding_cloned,
-        biases=architecture.biases,
-        masked=isinstance(architecture, DebertaModel),
-        relative=architecture.relative_positions,
+        streams_are_copies=architecture.collapses,
+        layers_read_copy=architecture.embedding_cloned,
+        bias_table_shape=architecture.biases,
+        masks_rows=isinstance(architecture, DebertaModel),
+        relative_positions=architecture.relative_positions,
     )
 
 
@@ -117,13 +117,13 @@ def _with_other_modalities(job: TrainingJob, architecture: Architecture, embeddi
     """Return the embedding with the tables and image tokens of other modalities, if the model has any."""
     reads_pictures = architecture.vision is not None and not architecture.vision.text_layers_that_read_images
     if not architecture.embedders:
-        return embedding._replace(scattered=reads_pictures)
+        return embedding._replace(takes_image_tokens=reads_pictures)
     return embedding._replace(
-        scattered=True,
+        takes_image_tokens=True,
         embedders=architecture.embedders,
         embedders_trained=job.method == "full" and "projector" not in job.freeze,
         embedders_adapter=placement_of(job, "projector").adapter,
-        pictures=job.rows * job.images.pictures if job.images is not None else 0,
+        pictures_without_graph=job.rows * job.images.pictures_per_sample if job.images is not None else 0,
     )
 
 
@@ -133,7 +133,7 @@ def _without_layout(architecture: Architecture, embedding: Embedding) -> Embeddi
         vocab=architecture.table_rows,
         embedders_adapter=None,
         embedders_trained=bool(architecture.embedders),
-        pictures=0,
+        pictures_without_graph=0,
     )
 
 
@@ -181,7 +181,9 @@ def head_unit(
     head = head_of(job, architecture, base, part, gradient_dtype, layers)
     tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.has_embedding)
     setting = base._replace(frozen_modules=(*base.frozen_modules, "norm")) if "norm" in job.freeze else base
-    _require_head(architecture, head._replace(objective=Objective(), second=None), whole(base), job.framework.name)
+    _require_head(
+        architecture, head._replace(objective=Objective(), reference_pass=None), whole(base), job.framework.name
+    )
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
 
 
@@ -218,21 +220,21 @@ def head_of(
     head = _head_modules(job, architecture)._replace(
         tied=shares_table and not saves_copy(job, TABLE, HEAD),
         trained=trained,
-        compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=layers.graph,
+        loss_is_compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
+        previous_graph_bytes=layers.graph,
         grad_dtype=gradient_dtype,
     )
     if architecture.task is not None:
         return head._replace(task=architecture.task, trained=trained or base.adapter is not None)
-    if not job.objective.code:  # the loss is the model's own
+    if not job.objective.loss_code:  # the loss is the model's own
         return head
     from memcheck.frameworks.torch.forward_only_pass import forward_only_pass, hidden_states
 
     return head._replace(
         objective=job.objective,
-        second=forward_only_pass(job, architecture, base),
-        states=layers.unsaved_inputs,
-        all_states=hidden_states(job, architecture, base.batch * base.sequence, stream_dtype(base)),
+        reference_pass=forward_only_pass(job, architecture, base),
+        hidden_states_in_output_bytes=layers.unsaved_inputs,
+        all_hidden_states_bytes=hidden_states(job, architecture, base.batch * base.sequence, stream_dtype(base)),
     )
 
 
@@ -243,16 +245,16 @@ def _head_modules(job: TrainingJob, architecture: Architecture) -> Head:
         vocab=architecture.vocab_size,
         bias=architecture.head_bias,
         final_norm=architecture.final_norm,
-        softcap=architecture.final_softcap and not caps_hidden,
-        hidden_cap=architecture.final_softcap and caps_hidden,
+        caps_logits=architecture.final_softcap and not caps_hidden,
+        caps_hidden_states=architecture.final_softcap and caps_hidden,
         tied=False,
         loss=_loss(job, architecture),
-        logit_scale=architecture.logit_scale,
-        widened=architecture.logit_casts.in_model,
-        divided=architecture.head_input_scale,
+        scales_logits=architecture.logit_scale,
+        casts_logits_to_fp32=architecture.logit_casts.in_model,
+        divides_hidden_states=architecture.head_input_scale,
         transform=_head_transform(architecture),
         width=width if width != architecture.hidden_size else 0,
-        projects_out=width != architecture.hidden_size and not architecture.embedding_module.apart,
+        projects_out=width != architecture.hidden_size and not architecture.embedding_module.is_separate,
         dropout=architecture.final_dropout,
         returns_hidden_states=isinstance(architecture, T5GemmaModel),
         shared_gradient_width=architecture.per_layer.total if architecture.per_layer is not None else 0,
@@ -271,7 +273,7 @@ def _head_transform(architecture: Architecture) -> HeadTransform | None:
     if not activation:
         return None
     width = head_width(architecture)
-    narrows = architecture.embedding_module.apart and width != architecture.hidden_size
+    narrows = architecture.embedding_module.is_separate and width != architecture.hidden_size
     return HeadTransform(
         name=tensors[0].name,
         activation=activation,

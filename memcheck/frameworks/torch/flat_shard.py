@@ -308,7 +308,7 @@ def _numel_by_rank(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tupl
     """
     ranks = job.layout.shard_group
     order = list(unit)
-    if job.framework.adapters.from_framework:
+    if job.framework.adapters.are_own_code:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
     slice_numel, begin = ceil_div(sum(t.numel for t in unit), ranks), 0

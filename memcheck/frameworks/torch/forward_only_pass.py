@@ -85,7 +85,7 @@ def _pass_setting(base: Setting, architecture: Architecture, dtype: str, *, trai
         trained=trained,
         frozen_modules=(),
         needs_input_gradient=False,
-        external_input=False,
+        input_is_counted_elsewhere=False,
         has_grad=True,
         liger=None,
     )
@@ -223,6 +223,6 @@ def hidden_states(job: TrainingJob, architecture: Architecture, tokens: int, dty
     """Return the bytes of the hidden states that TRL up to 0.28 asks for: the embedding's rows and every layer's
     output.
     """
-    if job.objective.code != "trl-0.24":
+    if job.objective.loss_code != "trl-0.24":
         return 0
     return (architecture.num_layers + 1) * rounded_bytes((tokens, architecture.hidden_size), dtype)

@@ -204,7 +204,7 @@ def _require_plain_units(job: TrainingJob, architecture: Architecture) -> None:
     """
     if not mixes_adapters(job):
         return
-    if job.base_format and job.framework.adapters.from_framework:
+    if job.base_format and job.framework.adapters.are_own_code:
         # NotImplementedError (litgpt finetune/lora.py, setup)
         message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
         raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
@@ -285,7 +285,7 @@ def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
 
     None if no layer's padding is at least a quarter of its size and 256 MiB.
     """
-    if not uses_fsdp(job) or job.fsdp == 1 or (job.base_format is not None and not job.has_four_bit_base):
+    if not uses_fsdp(job) or job.fsdp_version == 1 or (job.base_format is not None and not job.has_four_bit_base):
         return None  # a base in other bits is one that FSDP does not shard: MEM408
     layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
     most_padded = max(layers, key=lambda layer: layer.padded_bytes - layer.unpadded_bytes, default=None)

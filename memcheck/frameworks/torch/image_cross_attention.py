@@ -98,9 +98,11 @@ def reading_unit(
     project = tower_forward(vision.kind).project
     touched_tensors = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
-    first = reading_curve(vision, setting, reading, inventory)._replace(left_gradient_bytes=waiting_gradients)
+    first = reading_curve(vision, setting, reading, inventory)._replace(
+        gradient_bytes_for_earlier_units=waiting_gradients
+    )
     later = reading_curve(vision, setting.for_later_micro_batches(), reading, inventory)
-    later = later._replace(left_gradient_bytes=waiting_gradients) if adds else first
+    later = later._replace(gradient_bytes_for_earlier_units=waiting_gradients) if adds else first
     tensors = part_tensors(block, setting)
     return Unit(kind="projector", name="projector and masks", tensors=tensors, first_curve=first, later_curve=later)
 
@@ -141,4 +143,4 @@ def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory:
         size = rounded_bytes(mask_shape, setting.param_dtype)
         entry = ("mask of pictures", mask_shape, setting.param_dtype, size, "activations", 1)
         curve = keeping(curve, size, (entry,))._replace(extra_output_bytes=curve.extra_output_bytes - size)
-    return curve._replace(taken_gradient_bytes=curve.output_gradient_bytes)
+    return curve._replace(gradient_bytes_of_later_units=curve.output_gradient_bytes)

@@ -54,7 +54,7 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
     sharded = shards_parameters(job.layout, job.framework)
     loads = job.framework.puts_whole_model_on_gpu(job.initialization.place) if sharded else ""
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
-    evaluates, ahead = job.evaluation is not None, job.initialization.ahead and not sharded
+    evaluates, ahead = job.evaluation is not None, job.initialization.loads_before_quantizing and not sharded
     if not loads and not gathers and not evaluates and not ahead:
         return steps
     instants = list(steps)
@@ -70,7 +70,7 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
     unsharded = _whole(state_key(job), resident)
     if loads:
         shards = {}
-        if job.framework.keeps_whole_model_while_sharding(job.base_format, job.fsdp):
+        if job.framework.keeps_whole_model_while_sharding(job.base_format, job.fsdp_version):
             between_steps = next(i for i in steps if i.name == "init").components_bytes
             shards = {name: between_steps.get(name, 0) for name in ("parameters", "adapters")}
             loads = f"{loads}, which stays until the last of its shards is made"

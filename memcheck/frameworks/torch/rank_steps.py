@@ -405,12 +405,12 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, joins_traine
         sharded,
         recipe,
         casts_every_tensor=all_gather_dtype(job) is not None,
-        accumulation_dtype=recipe.compute if job.fsdp == 1 else recipe.reduce,
+        accumulation_dtype=recipe.compute if job.fsdp_version == 1 else recipe.reduce,
         leaves_whole_experts=leaves_whole_experts,
         reduces_accumulated=accumulates_unsharded(job),
         divides_gradients=job.framework.fsdp2.divides_gradients,
     )
-    return sizes._replace(last_unsharded_gradient=0) if job.fsdp == 1 or ranks == 1 else sizes
+    return sizes._replace(last_unsharded_gradient=0) if job.fsdp_version == 1 or ranks == 1 else sizes
 
 
 def split_groups(

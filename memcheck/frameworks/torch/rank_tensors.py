@@ -79,7 +79,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
 
 def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
     """The tensors, with fp32 for those that are stored in fp32 in a model of another dtype."""
-    return widened(tensors, kept_names(job), trained=job.upcast)
+    return widened(tensors, kept_names(job), trained=job.upcasts_before_sharding)
 
 
 @lru_cache(maxsize=4096)
@@ -214,7 +214,7 @@ def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
         return False
     if checkpointing.reentrant:
         return True
-    reads_sound = architecture.encoder is not None and architecture.encoder.channels  # not `input_ids`
+    reads_sound = architecture.encoder is not None and architecture.encoder.mel_bins  # not `input_ids`
     hooked_by_library = (job.framework.runs_transformers and not reads_sound) or job.base_format == INT8
     # a script that wraps parts of layers asks for no hook
     return hooked_by_library and not checkpointing.modules
@@ -351,7 +351,7 @@ def embedding_tensors(
     shape = (ceil_div(architecture.table_rows, tensor_parallel), architecture.embedding_size)
     tensors = [LocalTensor("embed_tokens.weight", shape, trained and table_trained)]
     if architecture.learned_positions:
-        width = architecture.embedding_size if architecture.embedding_module.apart else architecture.hidden_size
+        width = architecture.embedding_size if architecture.embedding_module.is_separate else architecture.hidden_size
         positions_trained = trained and not isinstance(architecture, PegasusModel)
         tensors.append(
             LocalTensor("embed_positions.weight", (architecture.learned_positions, width), positions_trained)

@@ -275,7 +275,7 @@ class Units:
             setting = self.base._replace(
                 needs_input_gradient=input_grad,
                 trained=trained,
-                external_input=external,
+                input_is_counted_elsewhere=external,
                 starts_shared_gradients=gathers,
                 residual_dtype=stream,
             )
@@ -308,7 +308,7 @@ def entry_stream(architecture: Architecture, base: Setting) -> str | None:
 
     A projection after the embedding table returns autocast's dtype, and a table returns its own.
     """
-    projected = architecture.embedding_module.apart and architecture.embedding_size != architecture.hidden_size
+    projected = architecture.embedding_module.is_separate and architecture.embedding_size != architecture.hidden_size
     if projected and base.autocast_dtype:
         return base.autocast_dtype
     # an embedding's norm has set the stream's dtype, or the other streams have, which are stacked with the rows

@@ -273,7 +273,7 @@ class StepPeaks:
     @property
     def largest_block(self) -> int:
         """Bytes of the largest block that a unit or FSDP2 makes."""
-        largest_of_units = max([high.largest for high in self._runs.peaks], default=0)
+        largest_of_units = max([high.largest_block for high in self._runs.peaks], default=0)
         return largest_of_units if self._grouped is None else max(largest_of_units, self._grouped[1].largest)
 
     def stream_tops(self) -> tuple[tuple[tuple[str, int], ...], ...]:

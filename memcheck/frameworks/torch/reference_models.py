@@ -22,7 +22,8 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
         liger=(),  # whose kernels are put into the model that is trained
         objective=Objective(),
         auxiliary_models=(),
-        upcast=False,  # accelerate casts what it prepares for training (utils/fsdp_utils.py, fsdp2_prepare_model)
+        # accelerate casts only what it prepares for training (utils/fsdp_utils.py, fsdp2_prepare_model)
+        upcasts_before_sharding=False,
         recipe=job.recipe._replace(params=companion.dtype),
     )
 
@@ -31,7 +32,9 @@ def companion_bytes(job: TrainingJob) -> int:
     """Return the resident bytes of all companion models on one rank. FSDP and ZeRO-3 shard them; otherwise each rank
     has whole copies.
     """
-    shards = sum(_shards(job, companion) for companion in job.auxiliary_models if companion.place == "device")
+    shards = sum(
+        _shards(job, companion) for companion in job.auxiliary_models if companion.parameters_place == "device"
+    )
     return shards + sum(_beside(job, companion) for companion in job.auxiliary_models)
 
 
@@ -59,7 +62,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
     if is_zero3(job):
         companion_job = alone(job, companion)
         return _engine(job).undivided_model_bytes(companion_job, companion_tensors(companion_job))
-    runs = companion.place == "device" or job.framework.own_objectives
+    runs = companion.parameters_place == "device" or job.framework.own_objectives
     root_stays_gathered = runs and is_wrapped(job, companion) and by_layer(job)
     return _root(job, companion).unsharded_params if root_stays_gathered else 0
 
@@ -79,7 +82,7 @@ def by_layer(job: TrainingJob) -> bool:
     """
     if job.framework.own_objectives:  # resident bytes are asked of a job without its objective
         return True
-    return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
+    return job.option("reference_fsdp", "per_layer" if job.fsdp_version == 1 else "whole_model") == "per_layer"
 
 
 def _root(job: TrainingJob, companion: Companion) -> Group:

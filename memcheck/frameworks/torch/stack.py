@@ -75,7 +75,7 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
 
     ``experts``: of the whole layer. FSDP2 shards the experts of a rank along dim 0.
     """
-    if not uses_fsdp(job) or job.fsdp == 1:
+    if not uses_fsdp(job) or job.fsdp_version == 1:
         return 1.0
     local_experts = ceil_div(experts, job.layout.expert)
     ranks = job.layout.shard_group
@@ -340,7 +340,7 @@ def loaded(job: TrainingJob, total: int) -> int:
 
     Weights that keep their dtype are memory-mapped files. Only the experts that transformers stacks are copied.
     """
-    return total if job.initialization.weights != job.recipe.params else _stacked(job)
+    return total if job.initialization.files_dtype != job.recipe.params else _stacked(job)
 
 
 def _stacked(job: TrainingJob) -> int:

@@ -154,7 +154,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     return FullyShard(
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
         several_backwards=job.run_micro_batches < job.gradient_accumulation_steps,
-        keeps_all_reduce_output=job.fsdp == 2 and is_hybrid_sharded(layout),
+        keeps_all_reduce_output=job.fsdp_version == 2 and is_hybrid_sharded(layout),
         no_sync=no_sync,
         adds_in_place=adds_in_place(job),
         stays_gathered=pipelined,
@@ -166,7 +166,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         has_end_groups=ends_apart,
         root_joins_streams=ends_apart and isinstance(architecture, Architecture) and architecture.collapses,
         gathers_ahead=layout.expert > 1 and profile.fsdp2.prefetches_experts,
-        keeps_gathered=stays_unsharded or (job.fsdp == 1 and _is_paired(job)),
+        keeps_gathered=stays_unsharded or (job.fsdp_version == 1 and _is_paired(job)),
         wrapped_kinds=wrapped_kinds(job),
     )
 
@@ -469,7 +469,7 @@ class Step:
                 recorder.release("temporaries", self.step_sizes.embedded_rows_gradient)  # its own curve counts it
             parallel.before_backward(i, curve)
             recorder.release_bundle(curve.saved_bytes)
-            recorder.release("temporaries", curve.taken_gradient_bytes)
+            recorder.release("temporaries", curve.gradient_bytes_of_later_units)
             recorder.high("backward", curve.backward_peak, self.names[i])
             self.after_unit_backward(i, curve)
             gradients = parallel.unit_gradients(i, curve)
@@ -501,7 +501,7 @@ class Step:
         if not (kept_by_layer or kept_by_loop):
             until_end.append(Blocks(curve.until_backward_ends, times))
         self.recorder.hold("activations", curve.until_graph_freed)
-        self.recorder.hold("temporaries", curve.left_gradient_bytes)
+        self.recorder.hold("temporaries", curve.gradient_bytes_for_earlier_units)
         if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over
             self.recorder.hold("temporaries", self.step_sizes.embedded_rows_gradient)
 

@@ -62,17 +62,17 @@ def names_classes(job: TrainingJob) -> bool:
 
 def is_unsplit(job: TrainingJob, vision: Vision) -> bool:
     """Whether the whole tower belongs to FSDP's root group."""
-    return names_classes(job) and not tower_forward(vision.kind).wrapped
+    return names_classes(job) and not tower_forward(vision.kind).wrapped_modules
 
 
 def parts_attention(job: TrainingJob, vision: Vision) -> bool:
     """Whether FSDP wraps the attention of each tower layer and leaves the rest of the layer to the root."""
-    return names_classes(job) and "attention" in tower_forward(vision.kind).wrapped
+    return names_classes(job) and "attention" in tower_forward(vision.kind).wrapped_modules
 
 
 def embeds_apart(job: TrainingJob, vision: Vision) -> bool:
     """Whether FSDP wraps the patch embedding."""
-    return names_classes(job) and "embedding" in tower_forward(vision.kind).wrapped
+    return names_classes(job) and "embedding" in tower_forward(vision.kind).wrapped_modules
 
 
 def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
     return (
         WRAPPED
         + embedded
-        + (("projector",) if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped else ())
+        + (("projector",) if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped_modules else ())
     )
 
 
@@ -94,7 +94,7 @@ def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
         modules_by_part |= dict.fromkeys(TOWERS, ATTENTION)
     if embeds_apart(job, vision):
         modules_by_part["stem"] = EMBEDDING
-    if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped:
+    if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped_modules:
         modules_by_part["projector"] = RESAMPLER
     if "stem" in modules_by_part or "projector" in modules_by_part:  # idle
         modules_by_part["beside"] = modules_by_part.get("stem", ()) + modules_by_part.get("projector", ())
@@ -133,7 +133,7 @@ def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
     """Return the setting of the layers after the module that merges several rows of patches into one."""
-    rows_merged = vision.middle.merges if vision.middle is not None else 1
+    rows_merged = vision.middle.rows_per_merged_row if vision.middle is not None else 1
     sizes = tuple(rows // rows_merged for rows in setting.rows_per_image)
     return setting._replace(sequence=setting.sequence // rows_merged, rows_per_image=sizes)
 
@@ -261,7 +261,7 @@ def side_buffers(architecture: Architecture, dtype: str) -> int:
     total = 0
     for tower in (*architecture.others, architecture.vision):
         for buffer in tower.buffers if tower is not None else ():
-            total += buffer.number * rounded_bytes((buffer.elements,), "fp32" if buffer.fp32 else dtype)
+            total += buffer.copies * rounded_bytes((buffer.elements,), "fp32" if buffer.is_fp32 else dtype)
     return total
 
 
@@ -274,17 +274,17 @@ def pixel_bytes(job: TrainingJob, architecture: Architecture) -> int:
     if vision is None:
         if images is None:
             return 0
-        sides = [embedder.side for embedder in architecture.embedders if embedder.tokens]
-        return sum(rounded_bytes((job.rows * images.pictures, 3, side, side), "fp32") for side in sides)
+        sides = [embedder.side_pixels for embedder in architecture.embedders if embedder.image_tokens]
+        return sum(rounded_bytes((job.rows * images.pictures_per_sample, 3, side, side), "fp32") for side in sides)
     pictures = pictures_of(job, vision)
-    rows = pictures.rows - vision.class_tokens_per_tile * pictures.pictures
+    rows = pictures.patches - vision.class_tokens_per_tile * pictures.pictures
     if not rows:
         return 0
     mask = rounded(vision.mask_bytes_per_pixel * rows * vision.patch_side * vision.patch_side)
     positions = rounded(vision.position_bytes_per_patch * rows)
     cross_attention_mask = 0
     if vision.cross_attention is not None:  # [rows, tokens, pictures of a row, tiles]
-        tiles_per_row = vision.cross_attention.tiles * (pictures.pictures // job.rows)
+        tiles_per_row = vision.cross_attention.tiles_per_picture * (pictures.pictures // job.rows)
         cross_attention_mask = rounded(job.rows * job.sequence_length * tiles_per_row * ITEM_BYTES["int64"])
     pixels = rounded_bytes(
         (rows, vision.values_per_patch), "fp32" if vision.pixels_arrive_in_fp32 else job.recipe.params
@@ -348,7 +348,7 @@ def idle_units(job: TrainingJob, architecture: Architecture, base: Setting, pict
 
     ``base``: the setting of the language model. ``pictures``: those of a micro-batch.
     """
-    idle = idle_blocks(architecture, has_pictures=pictures.rows > 0)
+    idle = idle_blocks(architecture, has_pictures=pictures.patches > 0)
     return [Run(_idle(job, block, part_setting(job, base, part)), count) for block, count, part in idle]
 
 
@@ -362,14 +362,14 @@ def split_pooling(idle: list[Run], vision: Vision, pictures: Pictures, base: Set
     The pooling runs after the tower's layers, as an FSDP unit by itself (``_no_split_modules``): its activations are
     live with its gathered parameters. ``pictures``: those of a micro-batch. ``base``: the language model's setting.
     """
-    row_bytes = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
+    row_bytes = rounded_bytes((pictures.patches, vision.hidden), base.autocast_dtype or base.param_dtype)
     pooling_bytes = POOLING_TENSORS * row_bytes
     highest = Peak(pooling_bytes, "keys and values", (("activations", pooling_bytes),))
     curve = NOTHING_RUNS._replace(forward_peak=highest)
     not_run, pooling = [], []
     for run in idle:
         unit = run.unit
-        if not pictures.rows or all(t.name != PROBE for t in unit.tensors):
+        if not pictures.patches or all(t.name != PROBE for t in unit.tensors):
             not_run.append(run)
             continue
         kind = "idle" if unit.kind == IDLE else unit.kind

@@ -127,7 +127,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     idle, pooling = split_pooling(idle_units(job, architecture, base, pictures), vision, pictures, base)
-    if pictures.rows == 0:
+    if pictures.patches == 0:
         return UnitRuns(tuple(idle), rows_grad)
     tower = _TowerUnits(job, architecture, vision, base, pictures, adds=adds, inventory=inventory)
     stem, layers = tower.stem(), tower.layers()
@@ -174,9 +174,9 @@ class _TowerUnits:
         self.tower = part_setting(job, base, "vision")._replace(
             hidden=vision.hidden,
             batch=1,
-            sequence=pictures.rows,
+            sequence=pictures.patches,
             images=pictures.pictures,
-            rows_per_image=pictures.sizes,
+            rows_per_image=pictures.patches_by_picture,
             residual_dtype=base.autocast_dtype if vision.residual_in_autocast_dtype else widened_tower(vision, base),
             casts_batch_features=casts_inputs(job, "fp32" if vision.pixels_arrive_in_fp32 else job.recipe.params),
             tower_checkpointed=self.is_recomputed and job.checkpointing.mode != "none",
@@ -185,7 +185,7 @@ class _TowerUnits:
         self.projector = part_setting(job, base, "projector")._replace(
             hidden=vision.hidden, batch=1, images=pictures.pictures, residual_dtype=self.tower.residual_dtype
         )
-        self.image_tokens = pictures.tokens
+        self.image_tokens = pictures.image_tokens
         self.is_hooked = is_hooked(job, architecture) and (
             vision.embedding_can_be_hooked or _is_hooked_by_swift(job, vision)
         )
@@ -239,7 +239,9 @@ class _TowerUnits:
         unit = block_unit(self.job, block, setting, mode, self.adds, self.inventory)
         unit = unit._replace(kind="tower", name=f"vision layer {first}")
         output_needs_grad = self.input_needs_grad or setting.trained or reaches(setting, block)
-        is_first_without_graph = first == 0 and not output_needs_grad and not tower_forward(self.vision.kind).loops
+        is_first_without_graph = (
+            first == 0 and not output_needs_grad and not tower_forward(self.vision.kind).runs_layers_itself
+        )
         if output_needs_grad != self.input_needs_grad or is_first_without_graph:
             end = first + 1
         end = min([end, *(layer + 1 for layer in self.vision.deepstack_layers if layer >= first)])
@@ -255,7 +257,7 @@ class _TowerUnits:
         setting = self.projector._replace(
             sequence=self.tower.sequence,
             needs_input_gradient=self.input_needs_grad,
-            external_input=self.input_needs_grad,
+            input_is_counted_elsewhere=self.input_needs_grad,
         )
         return Run(_merger_unit(self.job, self.vision, setting, number, adds=self.adds, inventory=self.inventory), 1)
 
@@ -323,7 +325,7 @@ def waiting_rows(vision: Vision, setting: Setting) -> int:
 def _taking(unit: Unit, waits: int) -> Unit:
     """Return a unit whose backward takes over ``waits`` bytes of gradients that wait for it."""
     first_curve, later_curve = (
-        curve._replace(taken_gradient_bytes=curve.taken_gradient_bytes + waits)
+        curve._replace(gradient_bytes_of_later_units=curve.gradient_bytes_of_later_units + waits)
         for curve in (unit.first_curve, unit.later_curve)
     )
     return unit._replace(first_curve=first_curve, later_curve=later_curve)
@@ -404,13 +406,13 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
 
     shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
     curve = replay(run, setting, shape, dtype, inventory=inventory)
-    if not setting.external_input:
-        return curve._replace(freed_input_bytes=0, taken_gradient_bytes=curve.output_gradient_bytes)
+    if not setting.input_is_counted_elsewhere:
+        return curve._replace(freed_input_bytes=0, gradient_bytes_of_later_units=curve.output_gradient_bytes)
     rows = rounded_bytes(shape, dtype)
     components = [("activations", rows), *(item for item in curve.forward_peak.components if item[0] != "activations")]
     components[0] = ("activations", rows + dict(curve.forward_peak.components).get("activations", 0))
     forward = curve.forward_peak._replace(bytes=curve.forward_peak.bytes + rows, components=tuple(components))
-    return curve._replace(forward_peak=forward, taken_gradient_bytes=curve.output_gradient_bytes)
+    return curve._replace(forward_peak=forward, gradient_bytes_of_later_units=curve.output_gradient_bytes)
 
 
 def _projector_unit(
@@ -437,7 +439,7 @@ def _projector_unit(
     shape = (job.rows * job.sequence_length, architecture.hidden_size)
     end = _Ending(
         text_shape=shape,
-        image_tokens=pictures.tokens,
+        image_tokens=pictures.image_tokens,
         text_needs_gradient=rows_grad,
         returns_image_tokens=vision.returns_image_tokens and job.loss.keep_logits and not gives_towers(job, vision),
         returns_tower=gives_towers(job, vision) and job.loss.keep_logits,
@@ -468,7 +470,7 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
         until_backward_ends = curve.until_backward_ends + rounded_bytes(image_tokens, setting.param_dtype)
         curve = curve._replace(until_backward_ends=until_backward_ends)
     if vision.feature_layers and setting.needs_input_gradient:
-        curve = curve._replace(left_gradient_bytes=waiting_rows(vision, setting))
+        curve = curve._replace(gradient_bytes_for_earlier_units=waiting_rows(vision, setting))
     if not vision.deepstack_layers:
         return curve
     merger_dtype = setting.autocast_dtype or setting.param_dtype
@@ -476,7 +478,7 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
     gradients_wait = setting.needs_input_gradient or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
     return curve._replace(
         extra_output_bytes=curve.extra_output_bytes + merger_tokens,
-        left_gradient_bytes=merger_tokens if gradients_wait else 0,
+        gradient_bytes_for_earlier_units=merger_tokens if gradients_wait else 0,
     )
 
 
@@ -558,7 +560,7 @@ def forward_only_tower(job: TrainingJob, architecture: Architecture, setting: Se
     ``setting``: that of the forward pass.
     """
     vision = architecture.vision
-    if vision is None or not pictures_of(job, vision).rows:
+    if vision is None or not pictures_of(job, vision).patches:
         return ForwardOnlyTower()
     frozen = job._replace(
         architecture=architecture,
@@ -580,5 +582,5 @@ def forward_only_tower(job: TrainingJob, architecture: Architecture, setting: Se
             variables += output_bytes
         elif run.unit.kind == "projector":
             variables += curve.extra_output_bytes + curve.freed_input_bytes
-    image_tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
+    image_tokens = rounded_bytes((pictures_of(job, vision).image_tokens, architecture.hidden_size), setting.param_dtype)
     return ForwardOnlyTower(peak, variables, returned_image_tokens=image_tokens if vision.returns_image_tokens else 0)

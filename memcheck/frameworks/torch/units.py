@@ -75,7 +75,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         options=job.options,
     )
     setting = _with_stream_dtypes(setting, job, architecture)
-    if all_gather_dtype(job) is not None and job.fsdp == 2 and style.runs_transformers_modules:
+    if all_gather_dtype(job) is not None and job.fsdp_version == 2 and style.runs_transformers_modules:
         setting = setting._replace(rotary_table_rows=rotary_rows(architecture, setting.sequence, setting.batch))
     return _with_pictures(setting, job, architecture)
 

@@ -58,7 +58,7 @@ def variable_lifetimes(job: TrainingJob) -> Lifetimes:
         keeps_inputs_embeds=job.layout.pipeline == 1 and profile.style.runs_transformers_modules,
         keeps_layer_outputs=isinstance(architecture, DebertaModel),
         keeps_recurrent_graphs=isinstance(architecture, Architecture) and _keeps_recurrent_graphs(architecture),
-        fsdp1_keeps_inputs=uses_fsdp(job) and job.fsdp == 1 and is_reentrant,
+        fsdp1_keeps_inputs=uses_fsdp(job) and job.fsdp_version == 1 and is_reentrant,
     )
     if not isinstance(architecture, Architecture):
         return lifetimes
@@ -87,7 +87,7 @@ def _body_returns_first(architecture: Architecture) -> bool:
     the head has a norm of its own (modeling_modernbert.py, which rebinds ``hidden_states``).
     """
     has_final_norm = architecture.final_norm is not None
-    if architecture.head_layer.activation and (architecture.embedding_module.apart or not has_final_norm):
+    if architecture.head_layer.activation and (architecture.embedding_module.is_separate or not has_final_norm):
         return True
     return architecture.task is not None and (not has_final_norm or isinstance(architecture.pooling, NormedPooling))
 

@@ -167,7 +167,7 @@ def _chunk_loss(ctx: Context, head: Head, logits: Value) -> None:
     ``logits``: [chunk tokens, vocabulary / tp], which the caller's variable still holds afterwards.
     """
     tape = ctx.tape
-    if head.compiled:
+    if head.loss_is_compiled:
         loss = compiled_cross_entropy(tape, logits)
     else:
         loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)

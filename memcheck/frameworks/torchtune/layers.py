@@ -258,7 +258,7 @@ def _copies(head: Head) -> list[int]:
 
 
 def _cross_entropy(ctx: Context, head: Head, piece: Value) -> Value:
-    if head.compiled:
+    if head.loss_is_compiled:
         return compiled_cross_entropy(ctx.tape, piece)
     return cross_entropy(ctx.tape, piece, upcast=True)
 

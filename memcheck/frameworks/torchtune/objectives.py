@@ -49,8 +49,8 @@ def _dpo_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> V
     loss = total(tape, _log_probabilities(tape, all_logits, batch, halves=halves))
     del all_logits
     last_reference_logits.clear()
-    if head.second is not None:
-        reference_logits = second_outputs(ctx, head.second, wide=objective.fp32_outputs).logits
+    if head.reference_pass is not None:
+        reference_logits = second_outputs(ctx, head.reference_pass, wide=objective.fp32_outputs).logits
         _log_probabilities(tape, reference_logits.view(*batch.whole), batch, halves=halves)
         if objective.holds_reference:
             ctx.model_outputs.append(reference_logits)
@@ -92,8 +92,8 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
     chunk_tokens = ceil_div(ctx.tokens, head.loss.chunks)
     student_logits = _chunked_output(tape, box, (chunk_tokens, ctx.hidden), weights, copies)
     teacher_logits: list[Value] = []
-    if head.second is not None:
-        teacher_logits = _teacher_logits(ctx, head.second, chunk_tokens, copies)
+    if head.reference_pass is not None:
+        teacher_logits = _teacher_logits(ctx, head.reference_pass, chunk_tokens, copies)
     losses: list[Value] = []
     for student, teacher, copies_of_chunk in zip(student_logits, teacher_logits, copies, strict=False):
         with counted_as(tape, copies_of_chunk):

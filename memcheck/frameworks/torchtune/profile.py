@@ -100,9 +100,9 @@ FRAMEWORK = Torchtune(
         targets=("q_proj", "v_proj"),
         dtype="params",
         variants=("dropout",),  # modules/peft/lora.py; DoRA's products come in another order than peft's
-        bases=("nf4",),
-        head=True,
-        from_framework=True,
+        base_formats=("nf4",),
+        can_target_head=True,
+        are_own_code=True,
     ),
     load_and_save=LoadAndSave(
         # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save

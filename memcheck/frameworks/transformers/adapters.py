@@ -39,7 +39,7 @@ def factors_of(ctx: Context, moe: Moe, tensor: ParameterTensor, dtype: str) -> t
     tape = ctx.tape
     lhs, rhs = (
         convert_weight(tape, tape.parameter(ctx.register(_factor(ctx, factors.name + end, size, adapter))), dtype)
-        for end, size in ((".lora_B", factors.up), (".lora_A", factors.down))
+        for end, size in ((".lora_B", factors.up_shape), (".lora_A", factors.down_shape))
     )
     return lhs, rhs
 
@@ -83,13 +83,13 @@ def operands(ctx: Context, moe: Moe, dtype: str) -> tuple[Operands, ...]:
     for factor in factors_here(moe, ctx.setting.adapter, ctx.setting.expert_parallel):
         down, up = (
             convert_weight(tape, tape.parameter(ctx.register(_expert_factor(ctx, name, shape))), dtype)
-            for name, shape in ((factor.name + "_A", factor.down), (factor.name + "_B", factor.up))
+            for name, shape in ((factor.name + "_A", factor.down_shape), (factor.name + "_B", factor.up_shape))
         )
-        rank = factor.up[1]
+        rank = factor.up_shape[1]
         padded = round_up(rank, ROW_BYTES // ITEM_BYTES[dtype])
         if padded > rank:
-            down = _padded(tape, down, (*factor.down[:2], padded))
-            up = _padded(tape, up, (factor.up[0], padded, factor.up[2]))
+            down = _padded(tape, down, (*factor.down_shape[:2], padded))
+            up = _padded(tape, up, (factor.up_shape[0], padded, factor.up_shape[2]))
         pairs.append((down, up))
     return tuple(pairs)
 

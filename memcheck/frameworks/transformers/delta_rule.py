@@ -146,9 +146,9 @@ class ChunkSizes(Record):
     """Value heads on this rank."""
     chunks: int
     """Chunks per sequence, the last one padded."""
-    key: int
+    key_width: int
     """Width of a head's keys and queries."""
-    value: int
+    value_width: int
     """Width of a head's values."""
 
     def all_chunks(self, width: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def delta_net_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
         beta = scale(tape, beta)
     decay_rate = _decay_rate(ctx, decay, heads)
     chunks = ceil_div(ctx.sequence, CHUNK)
-    sizes = ChunkSizes(batch=ctx.batch, heads=heads, chunks=chunks, key=mixer.key_dim, value=mixer.head_dim)
+    sizes = ChunkSizes(batch=ctx.batch, heads=heads, chunks=chunks, key_width=mixer.key_dim, value_width=mixer.head_dim)
     out = chunked_rule(ctx, sizes, query, key, value, decay_rate, beta)
     norm = tensor_of(mixer, "norm")
     rows = (ctx.tokens * heads, mixer.head_dim)
@@ -279,8 +279,8 @@ def chunked_rule(
     decayed_keys = mul(tape, k_beta, unary(tape, cumulative_decay, "exp"))
     new_values, key_decay = solve(tape, triangular_system, v_beta), solve(tape, triangular_system, decayed_keys)
     # from chunk to chunk
-    state = tape.value(sizes.one_chunk(sizes.key, sizes.value), "fp32", "recurrent state")
-    output = tape.value(sizes.all_chunks(sizes.value), "fp32", "core attention output")
+    state = tape.value(sizes.one_chunk(sizes.key_width, sizes.value_width), "fp32", "recurrent state")
+    output = tape.value(sizes.all_chunks(sizes.value_width), "fp32", "core attention output")
     query = mul(tape, query, unary(tape, cumulative_decay, "exp"))
     key = mul(tape, key, unary(tape, scale(tape, cumulative_decay), "exp"))
     chunk_decay = unary(tape, select(tape, cumulative_decay, sizes.one_chunk(sizes.chunks, 1)), "exp")
@@ -290,7 +290,7 @@ def chunked_rule(
     for _, copies in in_pieces(sizes.chunks, 1):
         with counted_as(tape, copies):
             state, output = _run_chunk(tape, sizes, operands, state, output)
-    unpadded = select(tape, output, (ctx.batch, ctx.sequence, sizes.heads, sizes.value))
+    unpadded = select(tape, output, (ctx.batch, ctx.sequence, sizes.heads, sizes.value_width))
     return contiguous_as(tape, unpadded, input_dtype)
 
 
@@ -309,7 +309,7 @@ def _padded_inputs(
     norm_rows = (*query.shape[:-1], 1)
     query, key = l2_norm(tape, query, norm_rows), l2_norm(tape, key, norm_rows)
     query = scale(tape, query)
-    key_shape, value_shape = sizes.all_chunks(sizes.key), sizes.all_chunks(sizes.value)
+    key_shape, value_shape = sizes.all_chunks(sizes.key_width), sizes.all_chunks(sizes.value_width)
     query, key, value = pad(tape, query, key_shape), pad(tape, key, key_shape), pad(tape, value, value_shape)
     beta, decay = (pad(tape, t, sizes.all_chunks(1)) for t in (beta, decay))
     return query, key, value, decay, beta
@@ -351,15 +351,15 @@ def _run_chunk(
     ``state``: [batch, heads, key width, value width]. ``output``: of all chunks, in which the turn writes its part.
     Returns the new state and the output.
     """
-    value_shape = sizes.one_chunk(CHUNK, sizes.value)
+    value_shape = sizes.one_chunk(CHUNK, sizes.value_width)
     # v_new = value[:, :, i] - k_cumdecay[:, :, i] @ last_recurrent_state
     chunk_values = select(tape, operands.new_values, value_shape)
-    chunk_key_decay = select(tape, operands.key_decay, sizes.one_chunk(CHUNK, sizes.key))
+    chunk_key_decay = select(tape, operands.key_decay, sizes.one_chunk(CHUNK, sizes.key_width))
     old_values = batched(tape, chunk_key_decay, state, value_shape, "k_cumdecay @ state")
     chunk_values = subtract(tape, chunk_values, old_values)
     del old_values, chunk_key_decay
     # core_attn_out[:, :, i] = query[:, :, i] @ last_recurrent_state + attn[:, :, i] @ v_new
-    chunk_query = select(tape, operands.query, sizes.one_chunk(CHUNK, sizes.key))
+    chunk_query = select(tape, operands.query, sizes.one_chunk(CHUNK, sizes.key_width))
     from_state = batched(tape, chunk_query, state, value_shape, "query @ state")
     chunk_scores = select(tape, operands.scores, sizes.one_chunk(CHUNK, CHUNK))
     from_chunk = batched(tape, chunk_scores, chunk_values, value_shape, "intra @ values")
@@ -369,7 +369,7 @@ def _run_chunk(
     del chunk_output
     # last_recurrent_state = last_recurrent_state * decay + key[:, :, i].T @ v_new
     decayed_state = mul(tape, state, select(tape, operands.chunk_decay, sizes.one_chunk(1, 1)))
-    chunk_key = select(tape, operands.key, sizes.one_chunk(CHUNK, sizes.key))
+    chunk_key = select(tape, operands.key, sizes.one_chunk(CHUNK, sizes.key_width))
     state_update = batched(tape, chunk_key, chunk_values, state.shape, "key @ values")
     return add(tape, decayed_state, state_update), output
 

@@ -35,12 +35,14 @@ def generalized_jsd(
     if second is None:
         return total(tape, (student_outputs.logits,))
     teacher_outputs = second_outputs(ctx, second, wide=objective.fp32_outputs)
-    cuts_prompt = objective.code == "trl-0.29"  # later versions keep the prompt's logits, and mask them by the labels
-    completion = max(1, setting.sequence - max(objective.prompt_length, 1)) if cuts_prompt else setting.sequence - 1
+    cuts_prompt = (
+        objective.loss_code == "trl-0.29"
+    )  # later versions keep the prompt's logits, and mask them by the labels
+    completion = max(1, setting.sequence - max(objective.prompt_tokens, 1)) if cuts_prompt else setting.sequence - 1
     shape = (setting.batch, completion, vocab)
     student = slices(tape, student_outputs.logits, shape)[0]
     teacher = Value(teacher_outputs.logits.storage, shape, teacher_outputs.logits.dtype)
-    scored_tokens = setting.batch * max(1, setting.sequence - max(objective.prompt_length, 1))
+    scored_tokens = setting.batch * max(1, setting.sequence - max(objective.prompt_tokens, 1))
     loss = total(tape, (_divergence(tape, [student, teacher], objective.beta, scored_tokens),))
     del student_outputs, teacher_outputs, student, teacher
     return loss
@@ -124,7 +126,7 @@ def chunked_divergence(
     """
     tape, setting = ctx.tape, ctx.setting
     hidden_states = box.pop()
-    scored_tokens = max(1, setting.batch * (setting.sequence - max(objective.prompt_length, 1)))
+    scored_tokens = max(1, setting.batch * (setting.sequence - max(objective.prompt_tokens, 1)))
     student = index(
         tape,
         slices(tape, hidden_states, hidden_states.shape)[0],

@@ -43,7 +43,7 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     weight1, bias1 = parameter("conv1.weight"), parameter("conv1.bias")
     weight2, bias2 = parameter("conv2.weight"), parameter("conv2.bias")
     frames = STRIDE * ctx.sequence
-    features_shape = (ctx.batch, encoder.channels, frames)
+    features_shape = (ctx.batch, encoder.mel_bins, frames)
     features = Value(
         tape.new(features_shape if setting.casts_batch_features else (0,), setting.param_dtype, "input_features"),
         features_shape,
@@ -100,7 +100,7 @@ def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape
 
 def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
     """Compute the first layer's input of the encoder, [samples * rows, hidden], from audio features or words."""
-    if encoder.channels:
+    if encoder.mel_bins:
         return convolutions(ctx, encoder)
     return embedding_forward(
         ctx, _embedding(encoder, words, ctx.setting), ctx.setting.residual_dtype or ctx.setting.param_dtype
@@ -110,7 +110,7 @@ def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
 @lru_cache(maxsize=256)
 def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bool) -> Curve:
     """Return the memory curve of what computes the encoder's input; ``returned`` is ``inputs_embeds``."""
-    if encoder.channels:
+    if encoder.mel_bins:
         return audio_stem_curve(encoder, setting, inventory=inventory)
     dtype = setting.residual_dtype or setting.param_dtype
     curve = embedding_curve(_embedding(encoder, words, setting), setting, dtype, inventory=inventory)
@@ -136,17 +136,17 @@ def masks(encoder: Encoder, setting: Setting) -> tuple[int, int, int]:
 def _embedding(encoder: Encoder, words: Words, setting: Setting) -> Embedding:
     """Describe the encoder's token embedding. Its positions train with its layers, even if the table is frozen."""
     return Embedding(
-        vocab=encoder.words or words.rows,
+        vocab=encoder.own_word_rows or words.rows,
         width=words.width,
-        positions=encoder.positions,
+        position_rows=encoder.position_rows,
         norm=encoder.embedding_norm,
         scale=encoder.embedding_scale,
         dropout=encoder.dropout,
         trained=words.trained or setting.trained,
         table_frozen=not words.trained,
         positions_each=True,
-        reused=not encoder.words,
-        fixed_positions=encoder.fixed_positions,
-        sinusoids=encoder.sinusoids > 0,
-        leaf=words.leaf,
+        is_encoder_lookup=not encoder.own_word_rows,
+        positions_are_frozen=encoder.positions_are_frozen,
+        positions_are_buffer=encoder.sinusoid_rows > 0,
+        rows_are_leaf=words.rows_are_leaf,
     )

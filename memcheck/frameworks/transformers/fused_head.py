@@ -66,7 +66,7 @@ def fused_loss(
 def scored_tokens(ctx: Context, objective: Objective) -> int:
     """Return how many tokens are scored: those of completions, and never a row's first."""
     rows, sequence = ctx.setting.batch, ctx.setting.sequence
-    return max(1, rows * min(sequence - objective.prompt_length, sequence - 1))
+    return max(1, rows * min(sequence - objective.prompt_tokens, sequence - 1))
 
 
 CHUNK = 256
@@ -92,7 +92,7 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     del order
     labels = tape.new((tokens,), "int64", "labels")
     losses = []
-    casts_inputs = head.objective.code == PIECEWISE[0]
+    casts_inputs = head.objective.loss_code == PIECEWISE[0]
     for chunk in in_pieces(tokens, CHUNK):
         # sliced in the loop: its backward pads the gradient to all tokens before an earlier chunk's begins
         chunk_input = slices(tape, hidden_states, (chunk.size, ctx.hidden))[0]

@@ -57,14 +57,14 @@ class Head(Record):
     bias: bool
     """The matrix has a bias."""
     final_norm: Norm | None
-    softcap: bool
+    caps_logits: bool
     """Logits are capped: ``cap * tanh(logits / cap)`` (Gemma 2)."""
     tied: bool
     """The matrix is the token embedding's."""
     loss: Loss
     trained: bool = True
     """The matrix gets a gradient."""
-    logit_scale: bool = False
+    scales_logits: bool = False
     """Logits are multiplied by a constant (Cohere, Granite)."""
     shared_gradient_width: int = 0
     """Width of a gradient to which every layer adds, and which the embedding takes (Gemma 4's per-layer inputs)."""
@@ -77,15 +77,15 @@ class Head(Record):
     """The model's output has what the head reads, in addition to the logits (T5Gemma)."""
     logit_offset_dtype: str = ""
     """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
-    hidden_cap: bool = False
+    caps_hidden_states: bool = False
     """What the head reads is capped, not the logits."""
-    divided: bool = False
+    divides_hidden_states: bool = False
     """What the head reads is divided by a constant."""
-    widened: bool = False
+    casts_logits_to_fp32: bool = False
     """The model's forward casts the logits to fp32, and returns those."""
-    compiled: bool = False
+    loss_is_compiled: bool = False
     """torch.compile runs the loss as one graph."""
-    graph_before: int = 0
+    previous_graph_bytes: int = 0
     """Bytes that the graph of the step before holds until this one's logits replace the old ones."""
     width: int = 0
     """Columns of the matrix where they are not the hidden size (OPT-350m, ELECTRA); 0: they are."""
@@ -96,18 +96,18 @@ class Head(Record):
     learns of the backward only after them."""
     task: TaskHead | None = None
     objective: Objective = Objective()
-    second: ForwardOnlyPass | None = None
+    reference_pass: ForwardOnlyPass | None = None
     """The forward pass of a reference that the loss runs."""
-    states: int = 0
+    hidden_states_in_output_bytes: int = 0
     """Bytes of hidden states that only the model's output holds, where the loss asks for them."""
-    all_states: int = 0
+    all_hidden_states_bytes: int = 0
     """Bytes of all hidden states."""
 
     @property
     def makes_logits_in_loss(self) -> bool:
         """Whether the loss is computed from hidden states: it makes what logits it needs itself."""
         objective = self.objective
-        has_own_loss = objective.code == OWN or objective.loss_from_hidden_states or objective.loss_in_chunks
+        has_own_loss = objective.loss_code == OWN or objective.loss_from_hidden_states or objective.loss_in_chunks
         return self.task is not None or has_own_loss
 
 
@@ -184,7 +184,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         del logits, last_hidden_state
         return _trainer_loss(ctx, head, [_model_output(ctx, head, outputs_box)])
     ctx.model_outputs += [logits, last_hidden_state] if head.returns_hidden_states else [logits]
-    if head.compiled:
+    if head.loss_is_compiled:
         del last_hidden_state  # the compiled graph drops it before the loss
         return compiled_cross_entropy(tape, logits)
     loss = cross_entropy(
@@ -232,7 +232,7 @@ def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value]) -> Value:
 
         return task_loss(ctx, head.task, box, trained=head.trained)
     weights = _head_weights(ctx, head)
-    if head.objective.code == OWN:
+    if head.objective.loss_code == OWN:
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
     if head.objective.loss_in_chunks:
         from memcheck.frameworks.transformers.fused_head import chunked_loss
@@ -240,7 +240,7 @@ def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value]) -> Value:
         return chunked_loss(ctx, head, box, weights)
     from memcheck.frameworks.transformers.fused_head import fused_loss
 
-    return fused_loss(ctx, head.objective, head.second, box, weights)
+    return fused_loss(ctx, head.objective, head.reference_pass, box, weights)
 
 
 def _final_norm(ctx: Context, head: Head, x: Value) -> Value:
@@ -288,13 +288,15 @@ def _model_output(ctx: Context, head: Head, outputs_box: list[Value]) -> Outputs
     logits, last_hidden = outputs_box
     outputs_box.clear()
     hidden_states = []
-    if head.all_states:
-        hidden_states = [tape.new((head.states,), "int8", "hidden states of all layers")]
+    if head.all_hidden_states_bytes:
+        hidden_states = [tape.new((head.hidden_states_in_output_bytes,), "int8", "hidden states of all layers")]
         hidden_states += [last_hidden.storage] if last_hidden.storage is not None else []
     del last_hidden
     tape.casts.clear()
     tape.autocast = None
-    outputs = returned(ctx, Outputs(logits, hidden_states, head.all_states), wide=head.objective.fp32_outputs)
+    outputs = returned(
+        ctx, Outputs(logits, hidden_states, head.all_hidden_states_bytes), wide=head.objective.fp32_outputs
+    )
     ctx.final_norm_peak = peak_of(tape)
     tape.reset_peak()
     return outputs
@@ -305,10 +307,10 @@ def _trainer_loss(ctx: Context, head: Head, box: list[Outputs]) -> Value:
     if head.objective.name in DISTILLED:
         from memcheck.frameworks.transformers.distillation import generalized_jsd
 
-        return generalized_jsd(ctx, head.objective, box, head.vocab, head.second)
+        return generalized_jsd(ctx, head.objective, box, head.vocab, head.reference_pass)
     from memcheck.frameworks.transformers.preference import preference_loss
 
-    return preference_loss(ctx, head.objective, box, head.vocab, head.second)
+    return preference_loss(ctx, head.objective, box, head.vocab, head.reference_pass)
 
 
 def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
@@ -336,7 +338,7 @@ def _head_input(ctx: Context, head: Head, hidden_states: Value) -> tuple[Value, 
 
     The second is the variable that keeps the divided tensor alive to the end of the forward, or None.
     """
-    if not head.divided:
+    if not head.divides_hidden_states:
         return hidden_states, None
     hidden_states = scale(ctx.tape, hidden_states, "head input")
     return hidden_states, hidden_states
@@ -347,7 +349,7 @@ def _before_head(ctx: Context, head: Head, hidden_states: Value) -> tuple[Value,
 
     Returns the input of the head and ``outputs.last_hidden_state``, a variable until the model's forward returns.
     """
-    if head.hidden_cap:
+    if head.caps_hidden_states:
         hidden_states = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, hidden_states, "softcap"), "tanh"), "softcap")
     if head.transform is None:
         out = dropout(ctx.tape, hidden_states, head.dropout)
@@ -376,18 +378,18 @@ def _logits(ctx: Context, head: Head, hidden_states: Value, weights: Weights) ->
     shards.
     """
     tape = ctx.tape
-    if head.widened or weights.weight.dtype != ctx.setting.param_dtype:  # `.to(self.lm_head.weight.dtype)`
+    if head.casts_logits_to_fp32 or weights.weight.dtype != ctx.setting.param_dtype:  # `.to(self.lm_head.weight.dtype)`
         hidden_states = cast(tape, hidden_states, weights.weight.dtype)
     logits = linear(tape, hidden_states, weights, "lm_head")
     del hidden_states
-    if head.widened:
+    if head.casts_logits_to_fp32:
         logits = cast(tape, logits, "fp32", "logits.float()")
     if head.logit_offset_dtype:
         logits = shift(tape, logits, "final_logits_bias", head.logit_offset_dtype)
-    if head.logit_scale or head.softcap:
+    if head.scales_logits or head.caps_logits:
         from memcheck.frameworks.transformers.forward_only_pass import capped
 
-        logits = capped(ctx, logits, scaled=head.logit_scale, softcap=head.softcap)
+        logits = capped(ctx, logits, scaled=head.scales_logits, softcap=head.caps_logits)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
         logits = _gather_vocabulary(ctx, head, logits)
     return cast(tape, logits, "fp32", "logits.float()") if head.loss.shifts == "rebound" else logits

@@ -140,7 +140,9 @@ def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: RuleInputs) -
     ``heads``: on this rank. Local variables live until it returns, as upstream's do.
     """
     tape, input_dtype = ctx.tape, inputs.query.dtype
-    sizes = ChunkSizes(batch=ctx.batch, heads=heads, chunks=ceil_div(ctx.sequence, CHUNK), key=head_dim, value=head_dim)
+    sizes = ChunkSizes(
+        batch=ctx.batch, heads=heads, chunks=ceil_div(ctx.sequence, CHUNK), key_width=head_dim, value_width=head_dim
+    )
     query, key, value, decay, beta = (cast(tape, copy(tape, t, "contiguous"), "fp32") for t in inputs)
     query, key = _normalise_rows(tape, query), _normalise_rows(tape, key)
     query = scale(tape, pad(tape, query, sizes.all_chunks(head_dim)))
@@ -213,7 +215,7 @@ def _run_chunk(
     ``turn_variables``: the loop's variables, which live until the next turn has bound them again. Returns the new state
     and the output.
     """
-    head_dim = sizes.key
+    head_dim = sizes.key_width
     chunk_shape, scores_shape = sizes.one_chunk(CHUNK, head_dim), sizes.one_chunk(CHUNK, CHUNK)
     query, key, value, decay = (
         select(tape, t, chunk_shape) for t in (operands.query, operands.key, operands.value, operands.cumulative_decay)

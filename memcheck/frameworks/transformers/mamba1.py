@@ -27,9 +27,9 @@ SCAN_CHUNK = 2048
 class Channels(Record):
     """Sizes of a selective scan: channels, rank of the time-step projection, states per channel."""
 
-    inner: int
-    rank: int
-    state: int
+    channels: int
+    time_step_rank: int
+    states_per_channel: int
 
 
 def mamba1_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
@@ -43,7 +43,7 @@ def mamba1_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     projected = _project(ctx, tensors, "in_proj", x)
     del x
     decay_rate = scale(tape, _decay(ctx, tensors, sizes), "neg")
-    channels = (ctx.tokens, sizes.inner)
+    channels = (ctx.tokens, sizes.channels)
     ssm_input, gate = tape.views(projected, channels, channels)
     ssm_input = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), ssm_input, "silu")
     time_step, b, c = _time_steps_b_c(ctx, mixer, tensors, ssm_input, sizes)
@@ -82,9 +82,9 @@ def _fused_inner(ctx: Context, sizes: Channels, projected: Value, decay_rate: Va
     ``weights``: of convolution, x_proj, dt_proj, out_proj and so on. With checkpoint_lvl 1 backward computes the
     convolution and the time steps again; all else is saved. Source: ops/selective_scan_interface.py.
     """
-    tape, dtype, channels = ctx.tape, projected.dtype, (ctx.tokens, sizes.inner)
-    xz_shape, x_dbl_shape = projected.shape, (ctx.tokens, sizes.rank + 2 * sizes.state)
-    b_c_shape, states_shape = (ctx.tokens, sizes.state), _scan_states(ctx, sizes)
+    tape, dtype, channels = ctx.tape, projected.dtype, (ctx.tokens, sizes.channels)
+    xz_shape, x_dbl_shape = projected.shape, (ctx.tokens, sizes.time_step_rank + 2 * sizes.states_per_channel)
+    b_c_shape, states_shape = (ctx.tokens, sizes.states_per_channel), _scan_states(ctx, sizes)
     xz = tape.new(xz_shape, dtype, "contiguous xz")
     convolved = tape.new(channels, dtype, "conv1d")
     x_dbl = tape.new(x_dbl_shape, dtype, "x_dbl")
@@ -130,7 +130,7 @@ def _jamba_in_parts(
     Variables of its forward hold all tensors until it returns.
     """
     tape = ctx.tape
-    channels = (ctx.tokens, sizes.inner)
+    channels = (ctx.tokens, sizes.channels)
     ssm_input, gate = tape.views(projected, channels, channels)
     ssm_input = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), ssm_input, "silu", fused=True)
     time_step, b, c = _time_steps_b_c(ctx, mixer, tensors, ssm_input, sizes)
@@ -148,7 +148,7 @@ def fused_scan(ctx: Context, sizes: Channels, inputs: tuple[Value, ...]) -> Valu
     ``inputs``: SSM input, time steps, decays, B, C, the gate, then any further weights. The function keeps contiguous
     copies of all but the decays, the scan's output, and the states at every 2048th token.
     """
-    tape, channels = ctx.tape, (ctx.tokens, sizes.inner)
+    tape, channels = ctx.tape, (ctx.tokens, sizes.channels)
     ssm_input, time_step, decay_rate, b, c, gate = inputs[:6]
     copies = tuple(tape.new(v.shape, v.dtype, "contiguous") for v in (ssm_input, time_step, b, c, gate))
     scanned = tape.new(channels, ssm_input.dtype, "scan output")
@@ -167,7 +167,12 @@ def _time_steps_b_c(
     """
     tape, tokens = ctx.tape, ctx.tokens
     projected = _project(ctx, tensors, "x_proj", rows_of_tokens(ctx, ssm_input))
-    parts = tape.views(projected, (tokens, sizes.rank), (tokens, sizes.state), (tokens, sizes.state))
+    parts = tape.views(
+        projected,
+        (tokens, sizes.time_step_rank),
+        (tokens, sizes.states_per_channel),
+        (tokens, sizes.states_per_channel),
+    )
     del projected
     if mixer.normed_inputs:
         for i, name in enumerate(("dt_layernorm", "b_layernorm", "c_layernorm")):
@@ -197,7 +202,7 @@ def scan(
     """
     tape = ctx.tape
     (decay_rate, skip_factor), (input_matrix, output_matrix) = decay_and_skip, b_and_c
-    per_state = (ctx.tokens, sizes.inner, sizes.state)
+    per_state = (ctx.tokens, sizes.channels, sizes.states_per_channel)
     steps = add_bias(tape, *time_step)
     steps = unary(tape, cast(tape, steps, "fp32") if tape.autocast else steps, "softplus")
     decays = unary(tape, _broadcast_product(tape, decay_rate, steps, per_state), "exp")
@@ -229,8 +234,8 @@ def _token_loop(
     """
     tape, tokens = ctx.tape, ctx.sequence
     dtype, state_dtype = c.dtype, decays.dtype
-    state_shape = (ctx.batch, sizes.inner, sizes.state)
-    output_shape = (ctx.batch, sizes.inner)
+    state_shape = (ctx.batch, sizes.channels, sizes.states_per_channel)
+    output_shape = (ctx.batch, sizes.channels)
     all_states_shape = decays.shape
     early_shape, late_shape = (max(tokens - 2, 0), *state_shape), (min(tokens, 2), *state_shape)
     zeros = tape.new(state_shape, dtype, "state")
@@ -247,7 +252,7 @@ def _token_loop(
     state = tape.new(state_shape, state_dtype, "state") if copy_dtypes or not keeps_graph else late_states[0]
     next_state = tape.new(state_shape, state_dtype, "decay * state"), tape.new(state_shape, state_dtype, "state")
     del next_state
-    out = tape.value((ctx.tokens, sizes.inner), dtype, "stack")
+    out = tape.value((ctx.tokens, sizes.channels), dtype, "stack")
     c_shape = c.shape
 
     saved = [decays.storage, c.storage, zeros, *late_states, *early_states]
@@ -303,7 +308,7 @@ def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, 
 def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -> Value:
     """Compute ``exp(A_log.float())``, the decay rate of each channel and state: [channels, states] in fp32."""
     tape = ctx.tape
-    a_log = ctx.parameter(tensors["A_log"].name, (sizes.inner, sizes.state))
+    a_log = ctx.parameter(tensors["A_log"].name, (sizes.channels, sizes.states_per_channel))
     return unary(tape, convert_weight(tape, tape.parameter(a_log), "fp32"), "exp")
 
 
@@ -312,7 +317,7 @@ def _vector(ctx: Context, tensor: ParameterTensor) -> Value:
 
 
 def _scan_states(ctx: Context, sizes: Channels) -> tuple[int, ...]:
-    return (ctx.batch, sizes.inner, ceil_div(ctx.sequence, SCAN_CHUNK), 2 * sizes.state)
+    return (ctx.batch, sizes.channels, ceil_div(ctx.sequence, SCAN_CHUNK), 2 * sizes.states_per_channel)
 
 
 def _sizes(ctx: Context, mixer: Mixer) -> Channels:

@@ -120,7 +120,7 @@ def through_embedders(
         del rows
     ctx.parameters += embedder_ctx.parameters
     for embedder in embedders:
-        if pictures and embedder.tokens:
+        if pictures and embedder.image_tokens:
             x = _with_pictures(ctx, embedder, Context(tape, setting), matrices[embedder.name], pictures, x)
     return x
 
@@ -140,7 +140,7 @@ def _with_pictures(
     its ``matrix``. The features are [pictures * tokens per picture, hidden]. Variables hold the input and the output of
     the scatter.
     """
-    tape, shape = ctx.tape, (pictures * embedder.tokens, embedder.width)
+    tape, shape = ctx.tape, (pictures * embedder.image_tokens, embedder.width)
     _tower_peak(ctx, embedder, pictures)
     rows = tape.value(shape, tape.autocast or inside.setting.param_dtype, "last hidden state of the tower")
     ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
@@ -164,7 +164,7 @@ def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:
     models/mobilenetv5.py, layers/fast_norm.py.
     """
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.param_dtype
-    positions = pictures * (embedder.side // STRIDE) ** 2
+    positions = pictures * (embedder.side_pixels // STRIDE) ** 2
     wide = "fp32" if ctx.tape.autocast else dtype  # pow is on autocast's fp32 list
     convolutions = tuple(tape.new((positions, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
     norm_temporaries = tuple(tape.new((positions, WIDEST), wide, "rms_norm2d") for _ in range(2))

@@ -34,7 +34,7 @@ class Batch:
 
     def __init__(self, ctx: Context, objective: Objective, vocab: int) -> None:
         self.rows, self.sequence, self.vocab = ctx.setting.batch, ctx.setting.sequence, vocab
-        self.completion = max(1, self.sequence - objective.prompt_length)
+        self.completion = max(1, self.sequence - objective.prompt_tokens)
         """Tokens per row after the prompt, whose log-probabilities count."""
 
     @property
@@ -62,19 +62,19 @@ def preference_loss(
     None.
     """
     batch = Batch(ctx, objective, vocab)
-    if objective.code == LLAMA_FACTORY:
+    if objective.loss_code == LLAMA_FACTORY:
         llama_factory_loss = kto_loss if objective.name == "kto" else pairwise_loss
         return llama_factory_loss(ctx, box, batch, second, wide=objective.fp32_outputs)
-    if objective.code == MS_SWIFT:
+    if objective.loss_code == MS_SWIFT:
         return _ms_swift_loss(ctx, box, batch, second, wide=objective.fp32_outputs)
-    if objective.code == OPEN_INSTRUCT:
+    if objective.loss_code == OPEN_INSTRUCT:
         return _open_instruct_dpo(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.name == "kto":
-        if objective.code == "trl-1.6":
+        if objective.loss_code == "trl-1.6":
             return _of_views(ctx, box, batch, second, wide=objective.fp32_outputs, selects=True)
         return _kto(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.name in ("dpo", "ipo"):
-        run = {"trl-0.29": _dpo, "trl-1.6": _of_views}.get(objective.code, _dpo_trl_024)
+        run = {"trl-0.29": _dpo, "trl-1.6": _of_views}.get(objective.loss_code, _dpo_trl_024)
         return run(ctx, box, batch, second, wide=objective.fp32_outputs)
     return _orpo_or_cpo(ctx, box, batch, nll=objective.name != "simpo")
 

@@ -41,8 +41,8 @@ TRANSFORMERS = Families(
 
 ADAPTERS = Adapters(
     variants=("dropout", "dora", "modules_to_save", "target_parameters", "expert_rank"),
-    bases=("nf4", "fp4", "int8", "gptq-4bit", "gptq-8bit", "awq-4bit", "fp8"),
-    head=True,
+    base_formats=("nf4", "fp4", "int8", "gptq-4bit", "gptq-8bit", "awq-4bit", "fp8"),
+    can_target_head=True,
 )
 """peft's adapters with every key of ``LoraConfig`` that changes what they hold, over each base that transformers loads.
 """
@@ -220,7 +220,7 @@ FRAMEWORK = Trainer(
         # every micro-batch but the last one runs under accelerator.no_sync, unless sync_each_batch says otherwise
         # (trainer.py, around training_step): DDP's and FSDP1's own no_sync, or FSDP2's
         # set_requires_gradient_sync(False) (accelerate accelerator.py, no_sync)
-        gradient_sync="last",
+        gradient_sync_default="last",
     ),
     methods=("full", "lora", "qlora"),
     default_attention="sdpa",

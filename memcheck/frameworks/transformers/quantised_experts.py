@@ -154,7 +154,11 @@ def refuse_quantizer(job: TrainingJob) -> None:
         (job.compile, "of a compiled model", "leave `compile` out"),
         (layout.tensor * layout.pipeline * layout.context > 1, "of divided layers or rows", "leave the degree out"),
         (layout.zero_stage in (1, 2), "under ZeRO-1 or 2", "choose parallelism.zero_stage: 0 or 3"),
-        (job.images is not None and job.images.pictures > 0, "of a model that sees", "write `images: {per_sample: 0}`"),
+        (
+            job.images is not None and job.images.pictures_per_sample > 0,
+            "of a model that sees",
+            "write `images: {per_sample: 0}`",
+        ),
         (not plain, "of layers that are not attention and a feed-forward network", "leave it out"),
         (job.objective.name != "sft", f"under objective {job.objective.name}", "leave it out"),
     )

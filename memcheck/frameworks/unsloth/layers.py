@@ -343,7 +343,7 @@ def fused_loss(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Val
 
 def _capped(tape: Tape, head: Head, logits: Storage) -> None:
     """Allocate the hyperbolic tangent of capped logits, which is kept for the gradient: [tokens, vocabulary]."""
-    if head.softcap:
+    if head.caps_logits:
         kept = tape.new(logits.shape, logits.dtype, "tanh of a piece")
         del kept
 

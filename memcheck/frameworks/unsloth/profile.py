@@ -126,11 +126,11 @@ FRAMEWORK = Unsloth(*trainer.FRAMEWORK)._replace(
     style=OWN,
     losses=Losses(default="chunked", kinds=LOSSES),
     # it warns of FSDP and DeepSpeed, and has no code for either; DDP divides nothing
-    parallelism=Parallelism(zero_stages=(0,), gradient_sync="last"),
+    parallelism=Parallelism(zero_stages=(0,), gradient_sync_default="last"),
     adapters=Adapters(
         variants=("dropout", "dora", "modules_to_save"),
-        bases=("nf4", "fp4", "int8"),
-        head=True,
+        base_formats=("nf4", "fp4", "int8"),
+        can_target_head=True,
     ),
     objectives=("sft",),
     trainers=("unsloth",),

@@ -133,9 +133,9 @@ def _text_to_text(config: ConfigReader, kind: _Kind) -> Architecture:
     )
     encoder = Encoder(
         blocks=((layers.layer("encoder"), layers.layers("encoder")),),
-        positions=0 if kind.sinusoids else position_rows,
-        sinusoids=position_rows if kind.sinusoids else 0,
-        fixed_positions=kind.model is PegasusModel,
+        position_rows=0 if kind.sinusoids else position_rows,
+        sinusoid_rows=position_rows if kind.sinusoids else 0,
+        positions_are_frozen=kind.model is PegasusModel,
         embedding_norm=norm,
         embedding_scale="module",
         dropout=layers.dropout,
@@ -145,7 +145,7 @@ def _text_to_text(config: ConfigReader, kind: _Kind) -> Architecture:
             *norm_tensors(norm),
             *norm_tensors(encoder_final_norm),
         ),
-        ending=len(norm_tensors(encoder_final_norm)),
+        closing_tensors=len(norm_tensors(encoder_final_norm)),
     )
     architecture = _encoder_decoder(config, layers, encoder, 0 if kind.sinusoids else position_rows)
     return kind.model(*architecture)._replace(
@@ -182,15 +182,15 @@ def read_whisper(config: ConfigReader) -> Architecture:
     )
     encoder = Encoder(
         blocks=((layers.layer("encoder"), layers.layers("encoder")),),
-        length=encoder_positions,
-        targets=decoder_positions,
-        channels=mel_bins,
-        positions=encoder_positions,
-        fixed_positions=True,
+        rows_per_sample=encoder_positions,
+        decoder_tokens=decoder_positions,
+        mel_bins=mel_bins,
+        position_rows=encoder_positions,
+        positions_are_frozen=True,
         dropout=layers.dropout,
         final_norm=encoder_final_norm,
         tensors=(*_sound_convolutions(hidden, mel_bins), positions, *norm_tensors(encoder_final_norm)),
-        ending=len(norm_tensors(encoder_final_norm)),
+        closing_tensors=len(norm_tensors(encoder_final_norm)),
     )
     return _encoder_decoder(config, layers, encoder, decoder_positions)._replace(
         max_position_embeddings=decoder_positions,

@@ -303,7 +303,7 @@ def masked_word_model(
         rotary_dim=0,
         embedding_size=width,
         embedding_norm=layer_norm(width, f"{embeddings}.LayerNorm"),
-        embedding_module=EmbeddingModule(apart=True, token_types=token_types),
+        embedding_module=EmbeddingModule(is_separate=True, token_types=token_types),
         embedding_dropout=dropout,
         head_bias=True,
         head_layer=HeadLayer(activation, (*dense, *norm_tensors(layer_norm(width, paths.norm)))),

@@ -104,7 +104,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         final_norm=layer_norm(hidden, "model.final_norm", bias=norm_bias),
         rotary_tables=len(set(attention_types)),
         embedding_norm=layer_norm(hidden, "model.embeddings.norm", bias=norm_bias),
-        embedding_module=EmbeddingModule(apart=True, token_types=0),
+        embedding_module=EmbeddingModule(is_separate=True, token_types=0),
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
         head_layer=head_layer,

@@ -74,7 +74,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
     decoder_blocks = [stack.decoder_layer(*biases) for biases in (first_bias, later_bias)]
     encoder = _encoder(hidden, _layer_runs(encoder_blocks, encoder_layers), dropout)
     if not table_per_layer:
-        encoder = encoder._replace(bias_heads=heads)
+        encoder = encoder._replace(position_bias_heads=heads)
     return decoder(
         config,
         size,
@@ -101,8 +101,8 @@ def _encoder(hidden: int, blocks: tuple[tuple[Block, int], ...], dropout: float)
         final_norm=final_norm,
         final_dropout=dropout,
         tensors=norm_tensors(final_norm),
-        ending=len(norm_tensors(final_norm)),
-        path="encoder.block",
+        closing_tensors=len(norm_tensors(final_norm)),
+        layers_path="encoder.block",
     )
 
 

@@ -52,12 +52,12 @@ def read(config: ConfigReader) -> Architecture:
     encoder = Encoder(
         blocks=encoder_stack.blocks(crosses=False),
         embedding_scale="named",
-        words=encoder_stack.size.vocab,
+        own_word_rows=encoder_stack.size.vocab,
         dropout=dropout,
         final_norm=norm,
         final_dropout=dropout,
         tensors=(table, *norm_tensors(norm)),
-        ending=len(norm_tensors(norm)),
+        closing_tensors=len(norm_tensors(norm)),
         rotary_dim=encoder_stack.size.head_dim,
         mask_windows=(encoder_stack.window,),
     )

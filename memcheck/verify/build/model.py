@@ -238,7 +238,7 @@ def encoder_blocks_of(model: nn.Module, architecture: Architecture) -> list[nn.M
     """The layers of the encoder in front of the stack; none: there is no encoder."""
     if architecture.encoder is None:
         return []
-    base, path = base_of(model), architecture.encoder.path
+    base, path = base_of(model), architecture.encoder.layers_path
     if not hasattr(base, base.base_model_prefix):
         path = path.removeprefix(f"{base.base_model_prefix}.")
     return list(base.get_submodule(path).children())

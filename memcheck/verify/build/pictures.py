@@ -57,7 +57,7 @@ class Brief(Record):
 
 def sees(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether steps have pictures."""
-    return architecture.vision is not None and bool(pictures_of(job, architecture.vision).rows)
+    return architecture.vision is not None and bool(pictures_of(job, architecture.vision).patches)
 
 
 def picture_batch(job: TrainingJob, vision: Vision, config: Any) -> tuple[Inputs, torch.Tensor]:
@@ -69,7 +69,7 @@ def picture_batch(job: TrainingJob, vision: Vision, config: Any) -> tuple[Inputs
     form = FORMS.get(config.model_type)
     found = pictures_of(job, vision)
     count = max(1, found.pictures)
-    sizes = found.sizes or _shared(found.rows, count, vision)
+    sizes = found.patches_by_picture or _shared(found.patches, count, vision)
     seen = Brief(
         job=job,
         vision=vision,
@@ -96,7 +96,7 @@ def _shared(rows: int, count: int, vision: Vision) -> tuple[int, ...]:
 
 def _tokens(found: Pictures, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Image tokens by picture: in proportion to their rows."""
-    ends = [found.tokens * sum(sizes[: i + 1]) // max(1, sum(sizes)) for i in range(len(sizes))]
+    ends = [found.image_tokens * sum(sizes[: i + 1]) // max(1, sum(sizes)) for i in range(len(sizes))]
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
@@ -169,7 +169,7 @@ def packed(seen: Brief) -> Inputs:
 
 def _rows(seen: Brief, grids: list[tuple[int, int]]) -> Inputs:
     return {
-        "pixel_values": seen.pixels(seen.pictures.rows, seen.vision.values_per_patch),
+        "pixel_values": seen.pixels(seen.pictures.patches, seen.vision.values_per_patch),
         "image_grid_thw": torch.tensor([(1, *grid) for grid in grids]),
     }
 
@@ -178,7 +178,7 @@ def packed_squares(seen: Brief) -> Inputs:
     """Inputs whose ``pixel_values`` are the patches of all pictures, ``[patches, 3, patch, patch]``."""
     patch = int(_tower(seen.config).patch_size)
     found = packed(seen)
-    return {**found, "pixel_values": seen.pixels(seen.pictures.rows, 3, patch, patch)}
+    return {**found, "pixel_values": seen.pixels(seen.pictures.patches, 3, patch, patch)}
 
 
 def _side(seen: Brief) -> int:

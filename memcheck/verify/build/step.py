@@ -106,7 +106,7 @@ def reads_both_ways(job: TrainingJob) -> bool:
     if isinstance(a, Rough):
         return False
     if a.encoder is not None:
-        return not a.encoder.channels
+        return not a.encoder.mel_bins
     return all(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
 
 
@@ -256,8 +256,8 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
     shape = labels = (batch // job.sequences_per_row, job.sequence_length * job.sequences_per_row)
     if encoder is not None:
         shape, labels = (batch, encoder_length(job, encoder)), (batch, target_length(job, encoder))
-        if encoder.channels:
-            features = (batch, encoder.channels, 2 * shape[1])
+        if encoder.mel_bins:
+            features = (batch, encoder.mel_bins, 2 * shape[1])
             dtype = DTYPES[job.recipe.params]
             return [(torch.randn(features, dtype=dtype), torch.randint(0, vocabulary, labels)) for _ in range(count)]
     return [(torch.randint(0, vocabulary, shape), torch.randint(0, vocabulary, labels)) for _ in range(count)]

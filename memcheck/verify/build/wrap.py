@@ -114,7 +114,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     recipe = job.recipe
-    if job.upcast:
+    if job.upcasts_before_sharding:
         for parameter in trained_parameters(model):
             parameter.data = parameter.data.float()
     # what is stored in another dtype is cast, too, where most of it is in that of the products
@@ -234,7 +234,7 @@ def flatten(
         use_orig_params=True,
     )
 
-    for each in FullyShardedDataParallel.fsdp_modules(wrapped) if job.upcast else ():
+    for each in FullyShardedDataParallel.fsdp_modules(wrapped) if job.upcasts_before_sharding else ():
         flat: Any = getattr(each, "_flat_param", None)
         if flat is not None and flat.requires_grad:  # accelerate accelerator.py, prepare_model
             flat.data = flat.data.float()

@@ -93,7 +93,7 @@ def _gathers_reference(context: RuleContext, job: TrainingJob) -> bool:
 
 
 def _flattens_adapters(context: RuleContext, job: TrainingJob) -> bool:
-    return job.fsdp == 1 and uses_fsdp(job) and job.method != "full"
+    return job.fsdp_version == 1 and uses_fsdp(job) and job.method != "full"
 
 
 def _sees(context: RuleContext, job: TrainingJob) -> bool:
@@ -356,7 +356,11 @@ def _precision(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
 def _sequence_length(job: TrainingJob) -> Iterator[CandidateChange]:
     """Yield shorter sequences, as many of them: another training."""
     length = job.sequence_length
-    if isinstance(job.architecture, Architecture) and job.architecture.encoder and job.architecture.encoder.length:
+    if (
+        isinstance(job.architecture, Architecture)
+        and job.architecture.encoder
+        and job.architecture.encoder.rows_per_sample
+    ):
         return  # its rows are as many whatever the plan says
     while length % 2 == 0 and length > LEAST_SEQUENCE:
         length //= 2
@@ -398,7 +402,7 @@ def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
             "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
         )
     if job.method != "full" and not job.has_four_bit_base and base_stated(context):
-        if "nf4" in framework.adapters.bases:
+        if "nf4" in framework.adapters.base_formats:
             change: dict[str, object] = {"training.base": "nf4"}
             yield CandidateChange("method", "hold the base in 4 bits", change, cost=METHOD, numerics=OTHER)
     elif not job.base_format and "qlora" in framework.methods:

@@ -305,7 +305,7 @@ class Pricer:
         now = written(self.document, key)
         framework = self.context.framework
         if key == SYNC and now is None and framework is not None:
-            return value == framework.parallelism.gradient_sync
+            return value == framework.parallelism.gradient_sync_default
         return value == now or (now is None and key in NEUTRAL and value == NEUTRAL[key])
 
     def below_floor(self, resolved: Resolved) -> bool:
@@ -475,7 +475,11 @@ def _splits(
     It reduced its only one: so that splitting it saves memory, each of them has to be reduced.
     """
     framework = context.framework
-    if job.gradient_accumulation_steps > 1 or framework is None or framework.parallelism.gradient_sync == "every":
+    if (
+        job.gradient_accumulation_steps > 1
+        or framework is None
+        or framework.parallelism.gradient_sync_default == "every"
+    ):
         return False
     if SYNC in framework.lacks or SYNC in changes or written(context.document, SYNC) is not None:
         return False

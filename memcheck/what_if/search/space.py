@@ -210,7 +210,7 @@ def _candidate(framework: Framework, now: Layout, cut: Layout) -> CandidateChang
         _put(changes, f"hardware.{key}", getattr(cut, key), getattr(now, key))
     for key in ("tensor", "context", "pipeline", "expert", "expert_tensor", "zero_stage"):
         _put(changes, f"parallelism.{key}", getattr(cut, key), getattr(now, key))
-    usual = framework.parallelism.sequence if cut.tensor > 1 and now.tensor == 1 else now.sequence
+    usual = framework.parallelism.sequence_default if cut.tensor > 1 and now.tensor == 1 else now.sequence
     _put(changes, "parallelism.sequence", cut.sequence, usual and (cut.tensor > 1 or now.sequence))
     if cut.pipeline > 1 or now.virtual_stages > 1:
         _put(changes, "parallelism.virtual_stages", cut.virtual_stages, now.virtual_stages)

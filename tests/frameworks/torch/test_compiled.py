@@ -67,14 +67,14 @@ def test_what_was_not_traced_counts_as_uncompiled(setting: dict[str, Any]) -> No
 def test_a_compiled_loss_keeps_logits_and_two_numbers_a_row() -> None:
     """No copy in fp32; its backward makes one tensor of the logits' size and dtype."""
     kept = sum(size for name, size in RECORDED["loss"] if name in ("amax", "log"))
-    head = Head(VOCABULARY, False, None, False, False, Loss(), compiled=True)
+    head = Head(VOCABULARY, False, None, False, False, Loss(), loss_is_compiled=True)
     from memcheck.autograd.context import Setting
 
     setting = Setting(TITAN, 1, TOKENS, 512)
     logits, hidden = 2 * TOKENS * VOCABULARY, 2 * TOKENS * 512
     curve = head_curve(head, setting, "bf16")
     assert curve.saved_bytes == logits + hidden + kept + 512, "the loss itself is a block of 512 bytes"
-    eager = head_curve(head._replace(compiled=False), setting, "bf16")
+    eager = head_curve(head._replace(loss_is_compiled=False), setting, "bf16")
     assert eager.backward_peak.bytes - curve.backward_peak.bytes == pytest.approx(4 * logits, rel=1e-3), (
         "12 and 4 bytes a value"
     )

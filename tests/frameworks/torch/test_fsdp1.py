@@ -176,7 +176,7 @@ def test_waiting_gradients_are_in_the_compute_dtype() -> None:
 @pytest.mark.parametrize(("version", "fsdp"), [("4.45", 1), ("5.9", 1), ("5.10", 2), ("5.23", 2), (None, 2)])
 def test_the_version_of_transformers_decides(version: str | None, fsdp: int) -> None:
     """Since 5.10 an ``fsdp_config`` without a version means FSDP2."""
-    assert job(plan(framework_version=version) if version else _versionless()).fsdp == fsdp
+    assert job(plan(framework_version=version) if version else _versionless()).fsdp_version == fsdp
 
 
 def test_what_is_assumed_is_said() -> None:

@@ -86,7 +86,7 @@ def test_whose_lines(version: str | None, loss: str, code: str) -> None:
     text = f"training: {{micro_batch_size: 1, sequence_length: 512, trainer: {trainer}{loss}}}\n"
     found = resolved("model: llama-3.2-1b\nhardware: {gpu: h100-80gb}\n" + text)
     objective: Any = found.job
-    assert objective.objective.code == code
+    assert objective.objective.loss_code == code
     listed = "training.trainer.version" in {each.key for each in found.assumptions}
     assert listed == (version is None)
 
