@@ -19,15 +19,14 @@ from memcheck.plan.schema import (
     Schema,
     branch,
     branches,
-    expected,
     flow,
-    found,
     has_type,
     is_type,
     key_path,
     listed,
     resolved,
     schema_at,
+    shorten,
     text_at,
     value_at,
 )
@@ -247,3 +246,70 @@ _HANDLERS: dict[str, Callable[[_Explainer, Any, list[str]], None]] = {
     "minItems": _Explainer._empty,  # noqa: SLF001
 }
 """What an error of each keyword stands for; every other keyword is about the value alone."""
+
+
+_TYPES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "boolean": "`true` or `false`",
+    "number": "a number",
+    "integer": "a whole number",
+}
+
+
+def expected(schema: Schema, value: object, root: Schema) -> str:
+    """Return what a schema takes instead of ``value``, as the text that follows ``must be``.
+
+    Of a union, the branches that take a scalar when the value is one, else the branch of the value's type.
+    """
+    union = branches(schema, root)
+    if isinstance(value, (dict, list)):
+        options = [each for each in union if has_type(each, value)]
+    else:
+        options = [each for each in union if each.get("type") not in {"object", "array"}]
+    options = options or union
+    alone = len(options) == 1
+    return " or ".join(_expected(each, value, titled=len(union) > 1, alone=alone) for each in options)
+
+
+def _expected(schema: Schema, value: object, *, titled: bool, alone: bool) -> str:
+    """Say what a schema takes: its words, its title, or its type and bounds."""
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    names = schema.get("enum")
+    if names is not None and (alone or len(names) == 1):
+        return f"one of {listed(names)}" if len(names) > 1 else listed(names)
+    if "title" in schema and (titled or "type" not in schema):
+        return str(schema["title"])
+    return _TYPES[schema["type"]] + _bounds(schema, value)
+
+
+def _bounds(schema: Schema, value: object) -> str:
+    """Say the bounds of a number, as far as the ``value`` makes them worth reading."""
+    least, above, most = (schema.get(name) for name in ("minimum", "exclusiveMinimum", "maximum"))
+    if most is not None and isinstance(value, (int, float)) and value > most >= 1000:
+        return f" of at most {most}"
+    if above is not None:
+        return f" above {above}"
+    if least is None:
+        return ""
+    # An upper bound that only keeps out nonsense is not worth a reader's time until it is met.
+    return f" from {least} to {most}" if most is not None and most < 1000 else f" of at least {least}"
+
+
+def found(value: object, text: str) -> str:
+    """Return a value, as the text that follows ``not`` in a message. ``text``: the value as it is written."""
+    shown = f"`{shorten(text)}`"
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None:
+        return shown if text else "nothing"
+    if isinstance(value, bool):
+        return f"the boolean {shown}" if text else "a boolean"
+    if isinstance(value, str):
+        return f"the text {shown}" if text else f"the text `{shorten(value)}`"
+    written = text[:1] in "+-.*0123456789" if text else False  # in a framework's config the mark may be on the key
+    return f"the number {shown}" if written else f"the number `{value}`"
