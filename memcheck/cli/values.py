@@ -108,14 +108,9 @@ def framework(written: str) -> str:
 
 def images(written: str) -> dict[str, int]:
     """``per_sample: 2, width: 1280, height: 720``, in braces or without: a mapping of YAML."""
-    from memcheck.config.read import read_images
-    from memcheck.edge.libyaml import yaml
+    from memcheck.config.read import parse_images
 
-    try:
-        value = yaml.safe_load(written if written.lstrip().startswith("{") else "{" + written + "}")
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{written!r} is no mapping: per_sample: 2, width: 1280, height: 720") from error
-    return read_images(value)
+    return parse_images(written)
 
 
 def jobs(written: str) -> int | None:

@@ -11,6 +11,7 @@ from math import isfinite
 from memcheck import __version__
 from memcheck.catalog.names import find_gpu
 from memcheck.config.find import FAIL_ON, LARGEST, UNCERTAIN, ConfigHardware, Files, Settings, fraction, known
+from memcheck.edge.libyaml import yaml
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.errors import ConfigurationError, MemcheckError, UsageError, closest
@@ -300,6 +301,19 @@ def read_images(written: object) -> dict[str, int]:
             "or per_sample, patches and tokens"
         )
     return dict(written)
+
+
+def parse_images(written: str) -> dict[str, int]:
+    """``per_sample: 2, width: 1280, height: 720``, in braces or without, as ``training.images`` of a plan has it.
+
+    Raises:
+        ValueError: no mapping of YAML, or none that a plan takes.
+    """
+    try:
+        value = yaml.safe_load(written if written.lstrip().startswith("{") else "{" + written + "}")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{written!r} is no mapping: per_sample: 2, width: 1280, height: 720") from error
+    return read_images(value)
 
 
 EXAMPLE = "[prices]\nh100-80gb = 2.50   # money per GPU-hour, in any currency\nl40s = 0.90"
