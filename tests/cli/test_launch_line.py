@@ -49,7 +49,7 @@ def test_what_a_server_lacks_is_said_in_gib(tmp_path: Path) -> None:
     assert "nothing is left for the KV cache: 11" in told
     assert "0.00 GiB" not in told
     long = memcheck(tmp_path, "check", "--gpu", "rtx-4090", "--", *serve, "131072").stdout
-    assert "max_model_len: 131072 -> 49152 (serves less" in long
+    assert "--max-model-len 49152 (serves less" in long
     plan = "{memcheck: 1, model: llama-3.1-8b, hardware: {gpu: rtx-4090}, inference: {engine: vllm, max_model_len: 131072}}"
     (tmp_path / "plan.yaml").write_text(plan)
     suggested = memcheck(tmp_path, "suggest", "plan.yaml", "--top", "9").stdout
