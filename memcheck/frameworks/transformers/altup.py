@@ -65,31 +65,20 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     activated = add(tape, attention_laurel, normed_mlp_output, "residual")
     corrected = _correct(ctx, tensors, router, predictions, activated, streams)
     first_stream = copy(tape, _first_stream(ctx, corrected), "clone")
-    if not isinstance(block, UnscaledAltUpBlock):
-        weight = ctx.parameter("altup.correct_output_scale", tensors["altup.correct_output_scale"].shape)
-        # `type_as(correct_output_scale)`
-        scaled = mul(tape, cast(tape, first_stream, weight.dtype), tape.parameter(weight))
-        first_stream = cast(tape, scaled, corrected.dtype)
-        del scaled
+    scale_tensor = tensors["altup.correct_output_scale"]
+    if isinstance(block, UnscaledAltUpBlock):
+        ctx.constant(scale_tensor)
     else:
-        ctx.constant(tensors["altup.correct_output_scale"])
+        first_stream = _scaled_output(ctx, scale_tensor, first_stream, corrected.dtype)
     first_stream = per_layer_part(ctx, block, first_stream)
-    corrected = _add_to_others(ctx, corrected, first_stream, streams)
-    del (
-        predictions,
-        active,
-        normed,
-        laurel,
-        attn,
-        attention_residual,
-        attention_laurel,
-        attn_norm,
-        mlp_output,
-        normed_mlp_output,
-        activated,
-        first_stream,
-    )
-    return corrected
+    return _add_to_others(ctx, corrected, first_stream, streams)
+
+
+def _scaled_output(ctx: Context, tensor: ParameterTensor, x: Value, dtype: str) -> Value:
+    """Multiply a stream by the learned vector ``tensor`` in the vector's dtype, and cast the product to ``dtype``."""
+    tape, weight = ctx.tape, ctx.parameter(tensor.name, tensor.shape)
+    scaled = mul(tape, cast(tape, x, weight.dtype), tape.parameter(weight))
+    return cast(tape, scaled, dtype)
 
 
 def _first_stream(ctx: Context, streams: Value) -> Value:

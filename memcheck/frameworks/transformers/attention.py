@@ -90,7 +90,6 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
         ctx.attention_locals += [q, k, v]
     else:
         ctx.attention_locals = []
-    del module_input, out, q, k, v
     return result
 
 
@@ -142,64 +141,83 @@ def scale_positions(ctx: Context, q: Value) -> Value:
 def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:
     """Compute q_proj, k_proj and v_proj with their query and key norms, and the output gate if there is one.
 
-    ``x``: [tokens, hidden]. Returns q, k, v as [batch, heads, sequence, head_dim] and the gate. A norm runs over each
-    head, or over all heads before they are split. For cross-attention k and v are projected from the encoder's output.
+    ``x``: [tokens, hidden]. Returns q, k, v as [batch, heads, sequence, head_dim] and the gate. For cross-attention k
+    and v are projected from the encoder's output.
     """
-    tape = ctx.tape
-    tensors = linear_tensors(attention.tensors)
-    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
-    # whether the head view of q and k is copied before a norm or a kernel, which depends on what reads it
-    copies = not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
-    gate = None
-    query_norm, key_norm = attention.query_norm, attention.key_norm
-    if attention.rotation.before_norms:  # queries and keys are normed later, after their rotation
-        query_norm = key_norm = None
-    q = linear(tape, x, ctx.weights(tensors[0], attention.qkv_bias), tensors[0].name)
-    if attention.query_scale == "constant" and query_norm is None:
+    tape, tensors = ctx.tape, linear_tensors(attention.tensors)
+    q, gate = _queries(ctx, attention, x)
+    if isinstance(attention, (Gemma4Attention, ReusingAttention)):
+        return q, *_keys_and_values(ctx, attention, x), gate
+    kv_sequence: int = ctx.sequence
+    if attention.cross:
+        x, kv_sequence = _encoder_output(ctx)
+    k = _keys(ctx, attention, x, kv_sequence)
+    v = linear(tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name)
+    if attention.clip_qkv:
+        v = clamp(tape, v, bounds=2)
+    if attention.gate_matrix and not isinstance(attention, LateGateAttention):
+        gate_weights = ctx.weights(tensors[4], bias=False, adaptable=attention.gate_matrix != "hidden")
+        gate = linear(tape, x, gate_weights, tensors[4].name)
+    copies, head_dim = not keeps_strides(ctx, attention), attention.v_head_dim or attention.head_dim
+    kv_heads = _kv_heads(ctx, attention)
+    v = as_heads(ctx, attention, v, kv_heads, None, copies=copies, head_dim=head_dim, sequence=kv_sequence)
+    if isinstance(attention, MimoAttention):
+        v = scale(tape, v, "value scale")
+    return q, k, v, gate
+
+
+def _queries(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Value | None]:
+    """Project ``x`` [tokens, hidden] to normed queries, [batch, heads, sequence, head_dim].
+
+    The second result is the half of the projection that gates the attention's output (Qwen3-Next); None without one.
+    """
+    tape, matrix, gate = ctx.tape, linear_tensors(attention.tensors)[0], None
+    norm = None if attention.rotation.before_norms else attention.query_norm  # else they are normed after it
+    is_scaled = attention.query_scale == "constant"
+    q = linear(tape, x, ctx.weights(matrix, attention.qkv_bias), matrix.name)
+    if is_scaled and norm is None:
         q = scale(tape, q, "query scaling")
     if attention.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
     if attention.clip_qkv:
         q = clamp(tape, q, bounds=2)
-    q = as_heads(ctx, attention, q, heads, query_norm, copies=copies)
-    if attention.query_scale == "constant" and query_norm is not None:
-        q = scale(tape, q, "query scaling")
-    if isinstance(attention, (Gemma4Attention, ReusingAttention)):
-        return q, *_keys_and_values(ctx, attention, x, kv_heads), gate
-    kv_sequence: int = ctx.sequence
-    if attention.cross:
-        x, kv_sequence = _encoder_output(ctx)
-    key_matrix, value_matrix = tensors[1:3]
-    key_bias = attention.qkv_bias and not isinstance(attention, WhisperAttention)
-    k = linear(tape, x, ctx.weights(key_matrix, key_bias, rows=attention.kv_heads), key_matrix.name)
+    heads = ceil_div(attention.heads, ctx.tp)
+    q = as_heads(ctx, attention, q, heads, norm, copies=_copies_heads(ctx, attention))
+    return scale(tape, q, "query scaling") if is_scaled and norm is not None else q, gate
+
+
+def _keys(ctx: Context, attention: Attention, x: Value, sequence: int) -> Value:
+    """Project ``x`` to normed keys, [batch, kv_heads, sequence, head_dim]. ``sequence``: tokens per sequence of x."""
+    tape, matrix = ctx.tape, linear_tensors(attention.tensors)[1]
+    norm = None if attention.rotation.before_norms else attention.key_norm  # else they are normed after it
+    bias = attention.qkv_bias and not isinstance(attention, WhisperAttention)
+    k = linear(tape, x, ctx.weights(matrix, bias, rows=attention.kv_heads), matrix.name)
     if attention.clip_qkv:
         k = clamp(tape, k, bounds=2)
     if isinstance(attention, FalconH1Attention):
         k = scale(tape, k, "key multiplier")
-    k = as_heads(ctx, attention, k, kv_heads, key_norm, copies=copies, sequence=kv_sequence)
-    v = linear(tape, x, ctx.weights(value_matrix, attention.qkv_bias, rows=attention.kv_heads), value_matrix.name)
-    if attention.clip_qkv:
-        v = clamp(tape, v, bounds=2)
-    if attention.gate_matrix and not isinstance(attention, LateGateAttention):
-        gate_matrix = tensors[4]
-        gate_weights = ctx.weights(gate_matrix, bias=False, adaptable=attention.gate_matrix != "hidden")
-        gate = linear(tape, x, gate_weights, gate_matrix.name)
-    v_copies = not keeps_strides(ctx, attention)
-    v_head_dim = attention.v_head_dim or attention.head_dim
-    v = as_heads(ctx, attention, v, kv_heads, None, copies=v_copies, head_dim=v_head_dim, sequence=kv_sequence)
-    if isinstance(attention, MimoAttention):
-        v = scale(tape, v, "value scale")
-    return q, k, v, gate
+    kv_heads, copies = _kv_heads(ctx, attention), _copies_heads(ctx, attention)
+    return as_heads(ctx, attention, k, kv_heads, norm, copies=copies, sequence=sequence)
 
 
-def _keys_and_values(ctx: Context, attention: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:
+def _kv_heads(ctx: Context, attention: Attention) -> int:
+    """Return the heads of keys and values on this rank."""
+    return max(1, ceil_div(attention.kv_heads, ctx.tp))
+
+
+def _copies_heads(ctx: Context, attention: Attention) -> bool:
+    """Say whether gradients of q and k arrive head by head, so that the backward of their transpose copies them."""
+    return not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
+
+
+def _keys_and_values(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Value]:
     """Compute the keys and values of Gemma 4, [batch, kv_heads, sequence, head_dim], both normed.
 
     ``KeysAsValuesAttention`` uses the key projection for both. ``ReusingAttention`` reads both from an earlier layer:
     they cost no bytes here, because that layer owns the storage.
     """
-    tape = ctx.tape
+    tape, kv_heads = ctx.tape, _kv_heads(ctx, attention)
     shape, copies = (ctx.batch, kv_heads, ctx.sequence, attention.head_dim), not keeps_strides(ctx, attention)
     if isinstance(attention, ReusingAttention):
         dtype = tape.autocast or x.dtype
@@ -253,7 +271,7 @@ def _fused_projection(ctx: Context, attention: Attention, x: Value) -> Heads:
     tape = ctx.tape
     tensor = linear_tensors(attention.tensors)[0]
     batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
-    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), _kv_heads(ctx, attention)
     qkv = linear(tape, x, ctx.weights(tensor, attention.qkv_bias), tensor.name)
     if attention.clip_qkv:
         qkv = clamp(tape, qkv, 2)
@@ -280,7 +298,7 @@ def _split_falcon(ctx: Context, attention: Attention, qkv: Value) -> Heads:
     """
     tape = ctx.tape
     batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
-    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), _kv_heads(ctx, attention)
     ctx.attention_locals.append(qkv)
     q = slices(tape, qkv, (batch, heads, sequence, head_dim))[0]
     indices = tape.new((1,), "int64", "head index")
