@@ -166,6 +166,11 @@ class TrainerPackage:
         """Whether the package replaces Accelerate's ``fsdp2_prepare_model``, which wraps the model in FSDP2."""
         return False
 
+    def loads_in_fp32(self, version: str | None) -> str:
+        """Return why the package loads a model in fp32 unless told; empty: in the dtype of the checkpoint."""
+        del version
+        return ""
+
     def asks_for_accelerate(self, version: str | None) -> str | None:
         """Return the oldest Accelerate that a release of the package asks for; None: that is not known here."""
         del version

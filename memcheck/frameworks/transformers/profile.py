@@ -113,15 +113,28 @@ class Axolotl(TrainerPackage):
         return "1.10" if is_before(version, (0, 13)) else None
 
 
-AXOLOTL = Axolotl()
+class Trl(TrainerPackage):
+    """TRL, which loads the model itself."""
+
+    __slots__ = ()
+
+    def loads_in_fp32(self, version: str | None) -> str:
+        """Return why models are loaded in fp32: the default of TRL's loader, or of transformers before 5."""
+        if is_before(version, WIDE_SINCE):
+            return "transformers before 5, TRL's of that time, loads in fp32 unless told"
+        return "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
+
+
+PACKAGES = {"axolotl": Axolotl(), "trl": Trl()}
+"""Packages whose code changes a step in ways that no option says, by the name in ``training.trainer``."""
 
 
 class TransformersFramework(Framework):
     """A framework whose training loop is transformers' Trainer, or one of a package on top of it."""
 
     def package_named(self, name: str) -> TrainerPackage:
-        """Return Axolotl's code; other packages change nothing that their options do not say."""
-        return AXOLOTL if name == "axolotl" else NO_PACKAGE
+        """Return the code of one of :data:`PACKAGES`; others change nothing that their options do not say."""
+        return PACKAGES.get(name, NO_PACKAGE)
 
 
 class Trainer(TransformersFramework):
@@ -130,13 +143,12 @@ class Trainer(TransformersFramework):
     def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
         """Return the dtype in which frozen parameters are loaded, and the reason in words.
 
-        16 bits as in the checkpoint (``dtype="auto"`` since transformers 5), but fp32 under TRL. ``recipe``: the plan's
-        precision. ``version``: of the ``trainer``.
+        16 bits as in the checkpoint (``dtype="auto"`` since transformers 5), unless the ``trainer`` loads in fp32.
+        ``recipe``: the plan's precision. ``version``: of the ``trainer``.
         """
-        if trainer == "trl":
-            if is_before(version, WIDE_SINCE):
-                return "fp32", "transformers before 5, TRL's of that time, loads in fp32 unless told"
-            return "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
+        why_fp32 = self.package_named(trainer).loads_in_fp32(version) if trainer is not None else ""
+        if why_fp32:
+            return "fp32", why_fp32
         return "fp16" if recipe == "fp16-mixed" else "bf16", "the frozen base is kept in its checkpoint's 16-bit dtype"
 
     @property
