@@ -25,6 +25,15 @@ BUFFERS = "Megatron-core pipeline_parallel/schedules.py, core/utils.py GlobalMem
 WORKSPACES = "TransformerEngine pytorch/cpp_extensions/gemm.py, module/base.py; torch CublasHandlePool.cpp"
 
 
+class RanksOfState(Record):
+    """Over how many ranks a state is divided."""
+
+    dense: int
+    """Ranks that share the state of a dense tensor."""
+    experts: int
+    """Ranks that share the state of an expert's tensor."""
+
+
 class State(Record):
     """One kind of resident state: how many bytes an element has, and over how many ranks it is divided."""
 
@@ -36,14 +45,11 @@ class State(Record):
     """Dtypes of the tensors that the state has for each parameter tensor."""
     bytes_per_element: tuple[float, ...]
     """Bytes per element of each of these tensors."""
-    dense_ranks: int
-    """Ranks over which the state of a dense tensor is divided."""
-    expert_ranks: int
-    """Ranks over which the state of an expert's tensor is divided."""
+    ranks: RanksOfState
 
     def parts(self, tensor: LocalTensor) -> int:
         """Return over how many ranks the state of one tensor is divided."""
-        return self.expert_ranks if tensor.expert else self.dense_ranks
+        return self.ranks.experts if tensor.expert else self.ranks.dense
 
     def bytes(self, tensor: LocalTensor) -> int:
         """Return the bytes that this rank holds of one tensor's state."""
@@ -74,35 +80,42 @@ def states(job: TrainingJob) -> tuple[State, ...]:
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
     item_bytes = buffers.dtypes_of(names)
-    shard_ranks = tuple(buffers.optimizer_ranks(job, expert=expert) for expert in (False, True))
-    unsharded = (1, 1)
-    optimizer = shard_ranks if sharded or buffers.distributed(job) else unsharded
-    name = job.optimizer.name
+    shard_ranks = RanksOfState(
+        dense=buffers.optimizer_ranks(job, expert=False), experts=buffers.optimizer_ranks(job, expert=True)
+    )
+    whole = RanksOfState(dense=1, experts=1)
+    optimizer_ranks = shard_ranks if sharded or buffers.distributed(job) else whole
     on_device = buffers.on_device_share(job)
-    rows = [
+    rows = (
         State(
-            "parameters",
-            "",
-            (names.parameter,),
-            (item_bytes.parameter_bytes,),
-            *(shard_ranks if _shards_parameters(job) else unsharded),
+            component="parameters",
+            label="",
+            dtypes=(names.parameter,),
+            bytes_per_element=(item_bytes.parameter_bytes,),
+            ranks=shard_ranks if _shards_parameters(job) else whole,
         ),
         State(
-            "gradients",
-            "main gradient of ",
-            (names.gradient,),
-            (item_bytes.gradient_bytes,),
-            *(shard_ranks if sharded else unsharded),
+            component="gradients",
+            label="main gradient of ",
+            dtypes=(names.gradient,),
+            bytes_per_element=(item_bytes.gradient_bytes,),
+            ranks=shard_ranks if sharded else whole,
         ),
-        State("master_weights", "master copy of ", (names.master,), (item_bytes.master_bytes * on_device,), *optimizer),
         State(
-            "optimizer_states",
-            f"{name} states of ",
-            names.states,
-            tuple(state_item_bytes * on_device for state_item_bytes in item_bytes.state_bytes),
-            *optimizer,
+            component="master_weights",
+            label="master copy of ",
+            dtypes=(names.master,),
+            bytes_per_element=(item_bytes.master_bytes * on_device,),
+            ranks=optimizer_ranks,
         ),
-    ]
+        State(
+            component="optimizer_states",
+            label=f"{job.optimizer.name} states of ",
+            dtypes=names.states,
+            bytes_per_element=tuple(state_bytes * on_device for state_bytes in item_bytes.state_bytes),
+            ranks=optimizer_ranks,
+        ),
+    )
     return tuple(row for row in rows if any(row.bytes_per_element))
 
 
@@ -206,27 +219,38 @@ def _formulas(
     if at_peak.get("activations"):
         activations = activation_formulas(saving_units, peak, at_peak["activations"], FRAMEWORK.style.source)
         formulas += [_with_recompute_note(job, formula) for formula in activations]
-    persistent = dict(rank.always_held)
+    always_bytes = dict(rank.always_held)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component):
-            live_tensors = unit_peak.inventory if unit_peak is not None else ()
-            rows = tuple(row for row in live_tensors if row[4] == component)
-            workspace_bytes = persistent.get(component, 0)
-            numbers = f"live during {peak.operation}"
-            if workspace_bytes:
-                numbers += f"; {workspace_bytes:,} B of workspaces always"
-            formula = sum_of(component, rows, at_peak[component], numbers)
-            if workspace_bytes:
-                formula = formula._replace(source=f"{formula.source}; {WORKSPACES}")
-            formulas.append(formula)
-    gathered_bytes = persistent.get("communication_buffers", 0)
+            formulas.append(_live_formula(component, peak, unit_peak, always_bytes.get(component, 0)))
     if at_peak.get("communication_buffers"):
-        text, source = "global memory buffer + gradients sent between stages", BUFFERS
-        if rank.extras:  # Megatron-FSDP
-            text, source = text + " + parameters gathered and gradients that wait", f"{BUFFERS}; {SHARDED}"
-        numbers = (f"{gathered_bytes:,} B always; " if gathered_bytes else "") + f"during {peak.operation}"
-        formulas.append(Formula("communication_buffers", text, numbers, at_peak["communication_buffers"], source))
+        formulas.append(_exchange_formula(rank, peak, always_bytes.get("communication_buffers", 0)))
     return tuple(formulas)
+
+
+def _live_formula(component: str, peak: Instant, unit_peak: Peak | None, workspace_bytes: int) -> Formula:
+    """Write the formula of a component whose tensors live while one unit runs.
+
+    ``workspace_bytes``: bytes of the component that are allocated all step.
+    """
+    live_tensors = unit_peak.inventory if unit_peak is not None else ()
+    rows = tuple(row for row in live_tensors if row[4] == component)
+    numbers = f"live during {peak.operation}"
+    if not workspace_bytes:
+        return sum_of(component, rows, peak.components_bytes[component], numbers)
+    numbers += f"; {workspace_bytes:,} B of workspaces always"
+    formula = sum_of(component, rows, peak.components_bytes[component], numbers)
+    return formula._replace(source=f"{formula.source}; {WORKSPACES}")
+
+
+def _exchange_formula(rank: Rank, peak: Instant, gathered_bytes: int) -> Formula:
+    """Write the formula of communication buffers. ``gathered_bytes``: bytes of them that are allocated all step."""
+    text, source = "global memory buffer + gradients sent between stages", BUFFERS
+    if rank.extras:  # Megatron-FSDP
+        text, source = text + " + parameters gathered and gradients that wait", f"{BUFFERS}; {SHARDED}"
+    numbers = (f"{gathered_bytes:,} B always; " if gathered_bytes else "") + f"during {peak.operation}"
+    component = "communication_buffers"
+    return Formula(component, text, numbers, peak.components_bytes[component], source)
 
 
 def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor, int]], n_bytes: int) -> Formula:
@@ -236,7 +260,7 @@ def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor
     ``n_bytes``: the state's bytes at the peak.
     """
     terms = []
-    for expert, ranks in ((False, row.dense_ranks), (True, row.expert_ranks)):
+    for expert, ranks in ((False, row.ranks.dense), (True, row.ranks.experts)):
         includes_frozen = row.component == "parameters"
         elements = sum(times * t.numel for t, times in tensors if t.expert == expert and (t.trained or includes_frozen))
         if elements:

@@ -261,9 +261,8 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
     scattered = is_sequence_parallel(ctx)
     x_shape, dtype = x.shape, x.dtype
     full_shape = (*x_shape[:-1], projection.weight.shape[0])
-    weight = projection.weight
-    needs_input_grad, needs_weight_grad = x.needs_grad, weight.requires_grad
-    saved_input = _saved_input(ctx, x, label, keeps_input=keeps_input) if needs_weight_grad else None
+    weight, dx_spec = projection.weight, (x_shape, dtype) if x.needs_grad else None
+    saved_input = _saved_input(ctx, x, label, keeps_input=keeps_input) if weight.requires_grad else None
     rowwise_input = rows_in_fp8(ctx, x_shape, label)
     out = tape.value(full_shape, dtype, label)
     if scattered:
@@ -274,11 +273,7 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: gather the output gradient under sequence parallelism, then dX and dW."""
         gathered = tape.new(full_shape, dtype, label + " all-gather") if scattered else None
-        cast = gradient_in_fp8(ctx, gathered or grad, label)
-        dx = tape.new(x_shape, dtype, label + " dX") if needs_input_grad else None
-        dw = _weight_gradient(ctx, weight, label)
-        del gathered, cast
-        return [dx, dw]
+        return product_gradients(ctx, gathered or grad, dx_spec, weight, label)
 
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     adapter = ctx.setting.adapter
@@ -287,6 +282,20 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
     from memcheck.frameworks.megatron.adapters import row_adapter
 
     return row_adapter(ctx, x, result, weight.name, full_shape[-1], ctx.tp)
+
+
+def product_gradients(
+    ctx: Context, grad: Storage, dx_spec: tuple[tuple[int, ...], str] | None, weight: Parameter, label: str
+) -> list[Storage | None]:
+    """Return dX and dW of a product, from the gradient of its output. In fp8 both read a cast of that.
+
+    ``dx_spec``: shape and dtype of dX; None: the input needs no gradient. dW is None if it is added to main_grad.
+    """
+    cast = gradient_in_fp8(ctx, grad, label)
+    dx = ctx.tape.new(*dx_spec, label + " dX") if dx_spec is not None else None
+    dw = _weight_gradient(ctx, weight, label)
+    del cast
+    return [dx, dw]
 
 
 def _saved_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
@@ -305,19 +314,15 @@ def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Va
     """
     tape = ctx.tape
     x_shape, dtype = x.shape, x.dtype
-    weight, needs_input_grad = projection.weight, x.needs_grad
+    weight, dx_spec = projection.weight, (x_shape, dtype) if x.needs_grad else None
     saved_input = _saved_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
     rowwise_input = rows_in_fp8(ctx, x_shape, label)
     out = tape.value((*x_shape[:-1], projection.weight.shape[0]), dtype, label)
     del rowwise_input
 
     def run(grad: Storage) -> list[Storage | None]:
-        """Backward: dX if the input needs a gradient, and dW; in fp8 both read a cast of the output gradient."""
-        cast = gradient_in_fp8(ctx, grad, label)
-        dx = tape.new(x_shape, dtype, label + " dX") if needs_input_grad else None
-        dw = _weight_gradient(ctx, weight, label)
-        del cast
-        return [dx, dw]
+        """Backward: dX and dW."""
+        return product_gradients(ctx, grad, dx_spec, weight, label)
 
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     adapter = ctx.setting.adapter

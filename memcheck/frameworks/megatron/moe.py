@@ -22,11 +22,10 @@ from memcheck.frameworks.megatron.adapters import ROW_PARALLEL, column_adapter, 
 from memcheck.frameworks.megatron.bridge_adapters import bridged_experts, is_bridged
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, mlp, several_outputs, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
-    fuses_wgrad,
     gather_sequence,
-    gradient_in_fp8,
     in_fp8,
     is_sequence_parallel,
+    product_gradients,
     quantizes,
     rows_in_fp8,
     uses_te,
@@ -404,28 +403,19 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
     main_grad.
     """
     tape = ctx.tape
-    rows = x.shape[0]
     x_shape, dtype = x.shape, x.dtype
     saved_input = x.storage if weight.requires_grad else None
     if quantizes(ctx.setting) and tape.grad_enabled and weight.requires_grad:
         saved_input = in_fp8(ctx, x_shape, label + " input")
     by_rows = rows_in_fp8(ctx, x_shape, label)
-    out = tape.value((rows, weight.shape[1]), dtype, label)
+    out = tape.value((x_shape[0], weight.shape[1]), dtype, label)
     del by_rows
-    fused_wgrad = fuses_wgrad(ctx.setting)
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: dX and dW of all experts at once; dW is added to main_grad if that is fused."""
-        cast = gradient_in_fp8(ctx, grad, label)
-        dx = tape.new(x_shape, dtype, label + " dX")
-        dw = tape.new(weight.shape, weight.dtype, label + " dW") if not fused_wgrad and weight.requires_grad else None
-        del cast
-        return [dx, dw]
+        return product_gradients(ctx, grad, (x_shape, dtype), weight, label)
 
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
-    if ctx.setting.adapter is None:
-        return result
-
     if not wraps(ctx.setting.adapter, weight.name):
         return result
     if is_bridged(ctx.setting):

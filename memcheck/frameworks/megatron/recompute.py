@@ -85,11 +85,11 @@ def checkpoint(
         tape.component = "temporaries"
         _backward_with_held_arguments(ctx, result, incoming)
         tape.component = component
-        first_leaf = leaves[0]
-        if first_input is not None and first_leaf is not None and first_leaf.grad is not None:
-            tape.retained_storages += [first_input, first_leaf.grad]
-            first_leaf.grad.holders += 1
-        return _gradients(leaves)
+        gradients = _gradients(leaves)
+        if first_input is not None and gradients[0] is not None:  # the dispatcher's `self.probs` keep both
+            tape.retained_storages += [first_input, gradients[0]]
+            gradients[0].holders += 1
+        return gradients
 
     kept_inputs = [spec.storage for spec in input_specs]
     if not any(spec.needs_grad for spec in input_specs):
@@ -113,6 +113,14 @@ def _backward_with_held_arguments(ctx: Context, output: Value, incoming: list[St
     del held_gradients, held_output
 
 
+class Recomputed(Record):
+    """A checkpoint's function that has run again, with a graph."""
+
+    outputs: tuple[Value, ...]
+    input_leaves: list[Leaf | None]
+    """Where the gradients of its inputs arrive."""
+
+
 class Discarded:
     """CheckpointWithoutOutput: outputs that consumers saved are emptied after use and made again in backward.
 
@@ -124,8 +132,8 @@ class Discarded:
         self.ctx = ctx
         self.storages: list[tuple[Storage, int]] = []
         """The outputs that :meth:`discard` empties, with their bytes."""
-        self.recomputed: list[tuple[tuple[Value, ...], list[Leaf | None]]] = []
-        """The outputs of the recompute and the leaves at its inputs, until the checkpoint's own backward."""
+        self.recomputed: list[Recomputed] = []
+        """The recompute, until the checkpoint's own backward."""
         self.again: Callable[[], None] | None = None
         """Runs the function again, and appends to ``recomputed``; None: it has run, or will when a hook calls it."""
 
@@ -147,7 +155,7 @@ class Discarded:
             leaves = _leaves(specs)
             values = tuple(_values(specs, leaves))  # a variable of the caller, which lives until the function returns
             component, tape.component = tape.component, "activations"
-            recomputed.append((function(ctx, values), leaves))
+            recomputed.append(Recomputed(function(ctx, values), leaves))
             tape.component = component
 
         self.again = again
@@ -185,8 +193,7 @@ def _join_backward(owner: Discarded, outputs: tuple[Value, ...], inputs: tuple[V
     backward recomputes the outputs if :meth:`Discarded.discard` has not registered a hook for that.
     """
     tape = owner.ctx.tape
-    arrived: list[Storage | None] = [None] * len(outputs)
-    # the gradient of each output, once it has arrived
+    arrived: list[Storage | None] = [None] * len(outputs)  # the gradient of each output
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: give the recomputed outputs their gradients, and run the backward of the recompute."""
