@@ -189,8 +189,8 @@ def test_steps_that_gather_twice_leave_a_share_of_their_largest_block(
     [
         ({}, "sharded/default"),
         ({"method": "lora", "lora": Lora()}, "sharded/adapters/default"),
-        ({"fsdp": 1}, "sharded, FSDP1/default"),
-        ({"fsdp": 1, "framework": "deepspeed"}, "sharded/default"),
+        ({"fsdp_version": 1}, "sharded, FSDP1/default"),
+        ({"fsdp_version": 1, "framework": "deepspeed"}, "sharded/default"),
     ],
 )
 def test_kinds_of_sharded_steps(fields: dict[str, object], group: str) -> None:
