@@ -24,6 +24,7 @@ from memcheck.autograd.operator import (
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, shared
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Disentangled
+from memcheck.record import Record
 
 
 def masked_rows(ctx: Context, x: Value) -> Value:
@@ -114,49 +115,58 @@ def _heads(ctx: Context, attention: Attention, weights: Weights, x: Value) -> Va
     return copy(ctx.tape, head_view(ctx.tape, projected, shape), "contiguous")
 
 
+class PositionScores(Record):
+    """One kind of scores of tokens against relative positions."""
+
+    kind: str
+    """``c2p``: content to position. ``p2c``: position to content."""
+    words: Value
+    """The queries (``c2p``) or the keys of the tokens."""
+    projection: str
+    """Name of the matrix that projects the table of relative positions."""
+
+
 def _biases(
     ctx: Context,
     attention: Attention,
     disentangled: Disentangled,
     words: tuple[Value, Value],
-    rows: Value,
+    table: Value,
     matrices: dict[str, Weights],
 ) -> Value | None:
     """Replay ``disentangled_attention_bias``: scores of tokens against relative positions, [batch * heads, sequence,
     sequence].
 
-    ``words``: q and k of the tokens. ``rows``: the normed table of relative positions. ``matrices``: its projections by
-    name. Scores are content to position (``c2p``) and position to content (``p2c``). Variables live until all exist.
+    ``words``: q and k of the tokens. ``table``: the normed rows of relative positions. ``matrices``: of the module, by
+    name. Variables live until all scores exist.
     """
-    tape, score = ctx.tape, None
-    variables: list[object] = []
-    names = ("key_proj", "query_proj") if disentangled.shared else ("pos_key_proj", "pos_query_proj")
-    name_of = dict(zip(("c2p", "p2c"), names, strict=True))
-    word_of = dict(zip(("c2p", "p2c"), words, strict=True))
+    tape, (q, k), prefix = ctx.tape, words, "" if disentangled.shared else "pos_"
+    kinds = [
+        PositionScores("c2p", q, prefix + "key_proj"),
+        PositionScores("p2c", k, prefix + "query_proj"),
+    ]
+    used = [each for each in kinds if each.kind in disentangled.scores]
     # shared projections are both computed, that of the query first; others only where their score is used
-    projected_kinds = (
-        ["p2c", "c2p"] if disentangled.shared else [kind for kind in name_of if kind in disentangled.scores]
-    )
-    position_heads: dict[str, Value] = {}
-    for kind in projected_kinds:
-        position_heads[kind] = repeated(ctx, _heads(ctx, attention, matrices[name_of[kind]], rows))
-    for kind, word in word_of.items():
-        if kind not in disentangled.scores:
-            continue
-        position_index = places_of(ctx, twice=kind == "p2c")
-        variables.append(position_index)
-        picked_scores = picked(
+    projected = reversed(kinds) if disentangled.shared else used
+    position_heads = {
+        each.kind: repeated(ctx, _heads(ctx, attention, matrices[each.projection], table)) for each in projected
+    }
+    variables: list[object] = []
+    total = None
+    for each in used:
+        position_index = places_of(ctx, twice=each.kind == "p2c")
+        products_shape = _scored(ctx, attention, disentangled)
+        scores = picked(
             ctx,
             attention,
-            kernels.batched(tape, word, position_heads[kind], _scored(ctx, attention, disentangled), kind),
+            kernels.batched(tape, each.words, position_heads[each.kind], products_shape, each.kind),
             position_index,
         )
-        variables.append(picked_scores)
-        scaled_scores = scale(tape, picked_scores, "divided")
-        score = shift(tape, scaled_scores, "0 + score") if score is None else add_in_place(tape, score, scaled_scores)
-        del picked_scores, scaled_scores
-    del variables, position_heads, words, word_of, rows
-    return score
+        variables += [position_index, scores]
+        scaled_scores = scale(tape, scores, "divided")
+        total = shift(tape, scaled_scores, "0 + score") if total is None else add_in_place(tape, total, scaled_scores)
+        del scores, scaled_scores
+    return total
 
 
 def _scored(ctx: Context, attention: Attention, disentangled: Disentangled) -> tuple[int, ...]:

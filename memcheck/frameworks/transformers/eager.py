@@ -13,6 +13,7 @@ from memcheck.autograd import eager as sinks_of
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import EagerSteps, eager, eager_with_names
+from memcheck.autograd.kernels import Copied
 from memcheck.autograd.operator import cast, copy, dropout, operator, repeat_kv, scale, shift
 from memcheck.autograd.tensor import Tape, Value, ceil_div
 from memcheck.frameworks.transformers.kernel_choice import additive_mask, copied_operands
@@ -34,23 +35,17 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
     """
     tape = ctx.tape
     copied = copied_operands(ctx, attention, q.shape[1])
+    if attention.sinks or isinstance(attention, MimoAttention):
+        return copy(tape, eager_with_sinks(ctx, attention, q, k, v), "contiguous")
+    mask_dtype = ctx.setting.compute_dtype if tape.autocast is None else ctx.setting.param_dtype
+    if isinstance(attention, FalconAttention):
+        return _attend_as_falcon(ctx, attention, (q, k, v), mask_dtype, copied)
+    if isinstance(attention, MptAttention):
+        mask_dtype = "fp32"  # that of MPT's bias
     if isinstance(attention, BloomAttention) and any(copied):  # `reshape` copies, and variables hold the copies
         q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
         ctx.attention_locals += [q, k, v]
         copied = (False, False, False)
-    if attention.sinks or isinstance(attention, MimoAttention):
-        return copy(tape, eager_with_sinks(ctx, attention, q, k, v), "contiguous")
-    mask_dtype = ctx.setting.compute_dtype if tape.autocast is None else ctx.setting.param_dtype
-    if isinstance(attention, MptAttention):
-        mask_dtype = "fp32"  # that of MPT's bias
-    if isinstance(attention, FalconAttention):
-        dropped = attention.dropout if attention.alibi else 0.0
-        out, probabilities, named = eager_with_names(
-            tape, q, k, v, mask_dtype, alibi=attention.alibi, p_dropout=dropped, copied=copied
-        )
-        ctx.attention_locals += named
-        returns(ctx, [probabilities])
-        return copy(tape, out, "contiguous")
     weights: list[Value] = []
     out = eager(
         tape,
@@ -75,6 +70,22 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
     else:
         ctx.unused_outputs += weights
     return copy(tape, out, "contiguous")
+
+
+def _attend_as_falcon(
+    ctx: Context, attention: Attention, heads: tuple[Value, Value, Value], mask_dtype: str, copied: Copied
+) -> Value:
+    """Run FalconAttention's eager code, whose variables hold the scores until the module returns.
+
+    ``heads``: q, k and v. Weights are dropped only with ALiBi. The other parameters are those of :func:`eager`.
+    """
+    dropped = attention.dropout if attention.alibi else 0.0
+    out, probabilities, named = eager_with_names(
+        ctx.tape, *heads, mask_dtype, alibi=attention.alibi, p_dropout=dropped, copied=copied
+    )
+    ctx.attention_locals += named
+    returns(ctx, [probabilities])
+    return copy(ctx.tape, out, "contiguous")
 
 
 def _score_steps(attention: Attention) -> tuple[str, ...]:

@@ -52,43 +52,44 @@ def dequantised(ctx: Context, shape: tuple[int, int, int]) -> Value:
 class AdaptedExperts:
     """The adapters of one mixture's quantised experts, as they live while peft's forward around the experts runs.
 
-    peft wraps one parameter after the other, so that the last one is the outermost. A wrapper multiplies its factors to
-    a matrix of the parameter's size, and asks for the weight to learn its dtype. The cache that the outer wrapper has
-    opened keeps the weight that an inner one asks for. So the experts read that one: without its adapter, whose factors
-    get no gradient.
+    peft wraps one parameter after the other, so that the last one is the outermost. A wrapper multiplies its two LoRA
+    matrices to a product of the parameter's size, and asks for the weight to learn its dtype. The outermost wrapper
+    then opens bitsandbytes' cache, which keeps each weight that an inner wrapper asks for. The experts read the cached
+    weights, without their adapters, whose matrices get no gradient.
     """
 
-    __slots__ = ("_deltas", "_plain")
+    __slots__ = ("_cached_weights", "_products")
 
     def __init__(self, ctx: Context, shapes: dict[ParameterTensor, tuple[int, int, int]], moe: Moe) -> None:
         """``shapes``: [experts, outputs, inputs] of each parameter of the local experts, in the order of definition."""
         setting, tape = ctx.setting, ctx.tape
         assert setting.adapter is not None  # noqa: S101 - the caller's question
-        self._deltas: dict[str, Value] = {}
-        self._plain: dict[str, Value] = {}
+        self._products: dict[str, Value] = {}
+        self._cached_weights: dict[str, Value] = {}
         for tensor, shape in reversed(shapes.items()):
             factors = factors_of(ctx, moe, tensor, setting.autocast_dtype or setting.adapter.module_dtype)
             if factors is None:
                 continue
-            delta = _scaled_product(tape, shape, factors)
+            product = _scaled_product(tape, shape, factors)
             weight = dequantised(ctx, shape)
-            delta = cast(tape, delta, weight.dtype)
-            if self._deltas:
-                self._plain[tensor.name] = weight
+            product = cast(tape, product, weight.dtype)
+            is_inner = bool(self._products)
+            if is_inner:
+                self._cached_weights[tensor.name] = weight
             else:
-                del weight
+                del weight  # the weight whose dtype is asked for: no cache is open yet
                 weight = dequantised(ctx, shape)
-            _checked = add(tape, weight, delta, "weight with adapter")  # register_parametrization tries it once
+            _checked = add(tape, weight, product, "weight with adapter")  # register_parametrization tries it once
             del _checked, weight
-            self._deltas[tensor.name] = delta
+            self._products[tensor.name] = product
 
     def weight(self, ctx: Context, tensor: ParameterTensor, shape: tuple[int, int, int]) -> Value:
         """Compute the matrices of one parameter, ``shape``, as the experts read them."""
         ctx.tape.parameter(ctx.parameter(tensor.name, shape))
-        if tensor.name in self._plain:
-            return self._plain[tensor.name]
-        weight, delta = dequantised(ctx, shape), self._deltas.get(tensor.name)
-        return weight if delta is None else add(ctx.tape, weight, delta, "weight with adapter")
+        if tensor.name in self._cached_weights:
+            return self._cached_weights[tensor.name]
+        weight, product = dequantised(ctx, shape), self._products.get(tensor.name)
+        return weight if product is None else add(ctx.tape, weight, product, "weight with adapter")
 
 
 def _scaled_product(tape: Tape, shape: tuple[int, int, int], factors: tuple[Value, Value]) -> Value:
