@@ -41,7 +41,7 @@ from memcheck.autograd.operator import (
 )
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head, head_unit
-from memcheck.frameworks.transformers.states import rotary_caches, tables
+from memcheck.frameworks.transformers.rotary import rotary_caches, tables
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, ParameterTensor
 

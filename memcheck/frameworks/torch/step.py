@@ -39,10 +39,9 @@ from memcheck.frameworks.torch.data_parallel import (
     uses_flat_parameters,
     uses_fsdp,
 )
-from memcheck.frameworks.torch.model_buffers import ModelBuffers
+from memcheck.frameworks.torch.model_buffers import Lifetimes, ModelBuffers, Variables, variable_lifetimes
 from memcheck.frameworks.torch.pipelining import StageExchange, distinct_micro_batches, distinct_pair_passes, in_flight
 from memcheck.frameworks.torch.rank_tensors import is_hooked, stream_dtype
-from memcheck.frameworks.torch.variables import Lifetimes, Variables, variable_lifetimes
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

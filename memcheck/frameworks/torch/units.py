@@ -24,7 +24,7 @@ from memcheck.frameworks.torch.rank_tensors import (
 )
 from memcheck.frameworks.torch.resident import step_in_backward
 from memcheck.frameworks.transformers.kernel_choice import Masks, fused_kernels, model_masks
-from memcheck.frameworks.transformers.states import rotary_rows, wide_width
+from memcheck.frameworks.transformers.rotary import rotary_rows, wide_width
 from memcheck.job.training import lengths
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer

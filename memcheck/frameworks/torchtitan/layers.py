@@ -47,8 +47,8 @@ from memcheck.frameworks.transformers.head import head_unit as whole_head_unit
 from memcheck.frameworks.transformers.mixer import recurrent_mixer
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
+from memcheck.frameworks.transformers.rotary import rotary_width
 from memcheck.frameworks.transformers.router import router_tensor
-from memcheck.frameworks.transformers.states import rotary_width
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import (

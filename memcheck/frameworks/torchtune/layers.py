@@ -45,8 +45,8 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.layers import block_parts, feed_forward
+from memcheck.frameworks.transformers.rotary import rotary_width
 from memcheck.frameworks.transformers.rotary_own import rotate_pairs
-from memcheck.frameworks.transformers.states import rotary_width
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Architecture, Attention, Block, Norm, ParameterTensor
 

@@ -11,7 +11,7 @@ from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.modules import forward_of
-from memcheck.frameworks.transformers.states import rotary_caches, rotary_tables
+from memcheck.frameworks.transformers.rotary import rotary_caches, rotary_tables
 from memcheck.models.module_types import BloomAttention, StreamMoe
 from memcheck.models.types import (
     Attention,

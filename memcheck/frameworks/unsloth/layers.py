@@ -37,7 +37,7 @@ from memcheck.autograd.modules import activation, liger_rms_norm, normalise
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator, repeat_kv
 from memcheck.autograd.tensor import ITEM_BYTES, Node, Parameter, Storage, Tape, Value, ceil_div, rounded
 from memcheck.frameworks.transformers import layers as classes
-from memcheck.frameworks.transformers import states as transformers_states
+from memcheck.frameworks.transformers import rotary as transformers_rotary
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.profile import STYLE
@@ -376,8 +376,8 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     bits. Until the attention of transformers 4.48 each layer had its own, of 32,768 positions at first, and no buffer.
     """
     if setting.style.runs_transformers_modules:
-        return transformers_states.rotary_tables(architecture, setting)
-    row_bytes = transformers_states.rotary_width(architecture) * ITEM_BYTES["bf16"]
+        return transformers_rotary.rotary_tables(architecture, setting)
+    row_bytes = transformers_rotary.rotary_width(architecture) * ITEM_BYTES["bf16"]
     model_positions = max(1, architecture.max_position_embeddings)
     if isinstance(setting.style, FormerStyle):
         positions = max(setting.sequence, min(FIRST_POSITIONS, model_positions))

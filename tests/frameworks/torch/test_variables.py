@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.drawn import gaps, wide
 from memcheck.accounts.program import Evaluated, Recorder
-from memcheck.frameworks.torch.variables import Variables
+from memcheck.frameworks.torch.model_buffers import Variables
 
 FILE = Path(__file__).with_name("traced_variables.json")
 STEPS = {step["plan"]["name"]: step for step in json.loads(FILE.read_text(encoding="utf-8"))["steps"]}
