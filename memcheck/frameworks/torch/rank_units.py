@@ -40,9 +40,12 @@ from memcheck.frameworks.torch.rank_tensors import (
 )
 from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
-from memcheck.models.encoder import Encoder
 from memcheck.models.types import AltUpBlock, Architecture, Block, PictureBlock
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.encoder import Encoder
 
 
 class Accumulation(Record):
