@@ -34,9 +34,9 @@ def screen_of(stream: TextIO, color: str = "auto", environment: Mapping[str, str
     )
 
 
-def has_width(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+def has_width(stream: TextIO) -> bool:
     """Whether lines have to fit somewhere: not in a file or a pipe, unless ``COLUMNS`` says so."""
-    return bool(environment.get("COLUMNS")) or stream.isatty()
+    return bool(os.environ.get("COLUMNS")) or stream.isatty()
 
 
 def width_of(stream: TextIO, environment: Mapping[str, str]) -> int:

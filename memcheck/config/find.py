@@ -404,29 +404,19 @@ class Candidate(Record):
     stdin: bool = False
 
 
-def find_plans(
-    paths: Sequence[str],
-    *,
-    skip_unmarked: bool = False,
-    stdin_filename: str | None = None,
-    configured: Callable[[str], bool] | None = None,
-    unmarked: list[str] | None = None,
-) -> Iterator[PlanFile | Unreadable]:
+def find_plans(paths: Sequence[str]) -> Iterator[PlanFile | Unreadable]:
     """Every plan file of the paths, sorted and each once; paths that cannot be read come as :class:`Unreadable`.
 
     Folders are searched recursively for YAML files that carry the mark of a plan. A file that was named is taken
-    whatever it holds, unless ``skip_unmarked``: then it must carry the mark too. Files are read one at a time.
-    ``configured``: files in folders that are taken for what the project's configuration says of them, whatever they
-    hold. ``unmarked`` takes the paths of files that look like plans and lack the mark.
+    whatever it holds. Files are read one at a time.
     """
-    found = find_candidates(paths, skip_unmarked=skip_unmarked, stdin_filename=stdin_filename, configured=configured)
-    return plans_among(found, unmarked)
+    return plans_among(find_candidates(paths))
 
 
 def plans_among(
     candidates: Iterable[Candidate | Unreadable], unmarked: list[str] | None = None
 ) -> Iterator[PlanFile | Unreadable]:
-    """The files that are plans, or meant as such; see :func:`find_plans`."""
+    """The files that are plans, or meant as such; ``unmarked`` takes the paths of those that lack the mark."""
     for found in candidates:
         if isinstance(found, Unreadable):
             yield found
@@ -449,7 +439,9 @@ def find_candidates(
 ) -> Iterator[Candidate | Unreadable]:
     """Every file of the paths that may hold plans, with its bytes; see :func:`find_plans`.
 
-    ``left_out`` is told what the search does not look into, and gives what fails for that.
+    ``skip_unmarked``: a file that was named must carry the mark of a plan, too. ``configured``: files in folders that
+    are taken for what the project's configuration says of them, whatever they hold. ``left_out`` is told what the
+    search does not look into, and gives what fails for that.
     """
     named: dict[str, bool] = {}
     skipped: list[str] = []

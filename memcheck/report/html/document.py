@@ -92,10 +92,10 @@ def scale_lines(scale: Scale, height: int) -> Html:
     return joined(found)
 
 
-def bar_row(bar: Bar, scale: Scale, title: str, *, height: int = ROW, kind: str = "bar") -> Html:
+def bar_row(bar: Bar, scale: Scale, title: str, *, height: int = ROW) -> Html:
     """One bar as SVG, with its scale and ``title``, the text for screen readers. ``height``: pixels."""
     body = (track(scale, height), stretches(bar, scale, height), scale_lines(scale, height))
-    return tag("svg", tag("title", text(title)), *body, class_=kind, height=height, role="img")
+    return tag("svg", tag("title", text(title)), *body, class_="bar", height=height, role="img")
 
 
 def big(chart: Chart) -> Html:

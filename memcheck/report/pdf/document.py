@@ -88,10 +88,9 @@ def markup(text: str) -> str:
     return escape(words(text))
 
 
-def tinted(text: str, tone: str, *, bold: bool = True) -> str:
-    """Text as markup in the colour of a tone."""
-    inside = f"<b>{markup(text)}</b>" if bold else markup(text)
-    return f'<font color="{TEXT[tone].light}">{inside}</font>'
+def tinted(text: str, tone: str) -> str:
+    """Text as bold markup in the colour of a tone."""
+    return f'<font color="{TEXT[tone].light}"><b>{markup(text)}</b></font>'
 
 
 def swatch(key: str) -> str:

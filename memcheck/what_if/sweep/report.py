@@ -15,7 +15,7 @@ from memcheck.report.csv import cell
 from memcheck.report.html.grid import page_of
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import NO_ROOM, ColumnNote, Fact, Facts, Grid, GridCell, Section, Table
-from memcheck.what_if.compare.report import TONES, verdict
+from memcheck.what_if.compare.report import TONES, tokens, verdict
 from memcheck.what_if.points import COLUMNS, HOST, ILLEGAL, VERDICTS, Point, cells, record
 from memcheck.what_if.sweep import Axis, Sweep
 
@@ -98,7 +98,7 @@ def points_table(sweep: Sweep, most: int = MOST_ROWS) -> Table:
     return Table(
         caption="",
         heads=(*short_keys(keys), *figures),
-        rows=tuple((*_row(sweep, point), *((_tokens(point),) if serves else ())) for point in shown),
+        rows=tuple((*_row(sweep, point), *((tokens(point),) if serves else ())) for point in shown),
         right=tuple(range(len(keys) + 1, len(keys) + len(figures))),
         optional=tuple(len(keys) + index for index in OPTIONAL),
         tones=tuple(TONES.get(point.verdict, "bad") for point in shown),
@@ -162,11 +162,6 @@ def short_keys(keys: tuple[str, ...]) -> list[str]:
     """Return keys without their section where that leaves them apart."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
-
-
-def _tokens(point: Point) -> str:
-    """Tokens of KV cache of a serving engine; ``-`` where it does not boot."""
-    return f"{point.kv_tokens:,}" if point.kv_tokens else NONE
 
 
 def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:

@@ -167,13 +167,13 @@ def answer(
     return done.stdout
 
 
-def open_base(ref: str, folder: str = ".") -> Base:
+def open_base(ref: str) -> Base:
     """The commit to compare with: the merge base where ``ref`` is a branch, else the commit that it names.
 
     Raises:
         UsageError: no repository, no such ref, or a clone too shallow to tell. Never another commit instead.
     """
-    root, name, commit = _resolved(ref, folder, "--from-ref")
+    root, name, commit = _resolved(ref, ".", "--from-ref")
     full = git(root, "rev-parse", "--verify", "--symbolic-full-name", "--end-of-options", name)
     if not full.stdout.startswith((b"refs/heads/", b"refs/remotes/")):
         return Base(root, commit, f"{ref} ({commit[:8]})")
