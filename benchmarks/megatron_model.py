@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import megatron_cuda
 
-CHOSEN = [1]
+NORMALISED_SCORES = [1]
 """Experts of each token."""
 MOE_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")
 RENAMED = {
@@ -66,7 +66,7 @@ def parts_of(plan: dict[str, Any], job: Any) -> Parts:
     )
     model_parallel_cuda_manual_seed(1)
     config = _config(plan, job)
-    CHOSEN[0] = config.moe_router_topk
+    NORMALISED_SCORES[0] = config.moe_router_topk
     chunks = [_chunk(plan, job, config, index) for index in range(virtual)]
     if job.lora is not None:
         _adapt(chunks, job.lora)

@@ -248,7 +248,7 @@ def even_logits(logits: Any, *args: Any) -> Any:
     """Logits that give each expert the same number of tokens."""
     import torch
 
-    from benchmarks.megatron_model import CHOSEN
+    from benchmarks.megatron_model import NORMALISED_SCORES
 
     experts = logits.shape[-1]
     tokens = logits.numel() // experts
@@ -257,8 +257,8 @@ def even_logits(logits: Any, *args: Any) -> Any:
         @staticmethod
         def forward(_ctx: Any, x: Any) -> Any:
             out = torch.zeros((tokens, experts), dtype=x.dtype)
-            chosen = torch.arange(tokens * CHOSEN[0])
-            out[chosen // CHOSEN[0], chosen % experts] = 1.0
+            chosen = torch.arange(tokens * NORMALISED_SCORES[0])
+            out[chosen // NORMALISED_SCORES[0], chosen % experts] = 1.0
             return out.view(x.shape)
 
         @staticmethod

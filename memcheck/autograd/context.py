@@ -344,7 +344,10 @@ class Context:
         return parameter
 
     def step(self, stepping: Stepping) -> Callable[[Storage], None]:
-        """Return the sink of a weight whose optimizer steps in backward: it runs the step, and the gradient dies."""
+        """Return the function that takes the gradient of a weight whose optimizer steps in backward.
+
+        It runs the step, and the gradient dies. ``stepping``: the optimizer.
+        """
         tape = self.tape
 
         def run(grad: Storage) -> None:
@@ -419,7 +422,10 @@ class Context:
         return outputs, ceil_div(inputs, shards) if tensor.shard == "row" else inputs
 
     def faked(self, weights: Weights, *, tied: bool = False) -> Weights:
-        """Return the layer with the fake quantizer of quantization-aware training, if the setting has one."""
+        """Return the layer with the fake quantizer of quantization-aware training, if the setting has one.
+
+        ``tied``: the weight is the embedding's.
+        """
         if self.setting.option("quantizer"):
             from memcheck.autograd.fake_quantised import fake
 
@@ -429,7 +435,8 @@ class Context:
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:
         """Register LoRA's two matrices for a linear layer, and DoRA's magnitudes; return the layer with them.
 
-        They are never stored quantised. Shapes: A [rank, inputs], B [outputs, rank], magnitudes [1, outputs].
+        ``plain``: the layer without them. They are never stored quantised. Shapes: A [rank, inputs], B [outputs, rank],
+        magnitudes [1, outputs].
         """
         shared = self.weights_of_later_layer, self.weights_of_earlier_layer
         if self.own_adapters:

@@ -100,7 +100,8 @@ def eager_with_names(
 ) -> tuple[Value, Value, list[Value]]:
     """Compute Falcon's eager attention; return output, probabilities, and the scores that variables hold to its end.
 
-    modeling_falcon.py, FalconAttention.forward. Scores are scaled in place, and the softmax's result takes over their
+    ``mask_dtype``: of the mask or bias. ``copied``: which of q, k and v the products copy. Source: modeling_falcon.py,
+    FalconAttention.forward. Scores are scaled in place, and the softmax's result takes over their
     name; with ALiBi, which is added in fp32, every step has a name of its own. The softmax's dtype is that of the
     layer's norm, which autocast leaves in fp32.
     """
@@ -151,8 +152,9 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     """Compute GPT-OSS's eager attention: a softmax over scores and sink logits, whose sink column is dropped.
 
     ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
-    takes the probabilities, of which the returned weights are a view. fp32 sinks, or an fp32 mask, make logits and
-    probabilities fp32, which are cast back: autocast lets ``cat`` take the widest dtype of its inputs.
+    takes the probabilities, of which the returned weights are a view. ``copied``: which of q, k, v products copy. fp32
+    sinks, or an fp32 mask, make logits and probabilities fp32, which are cast back: autocast lets ``cat`` take the
+    widest dtype of its inputs.
     """
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
@@ -186,7 +188,8 @@ def eager_scaled_by_sinks(
 ) -> Value:
     """Compute the eager attention of Granite's windowed models, scaled by ``sigmoid(logsumexp(scores) - sink)``.
 
-    modeling_granite_swa.py, eager_attention_forward. logsumexp keeps its input and result, and its backward makes
+    ``sinks``: [heads]. ``returned`` takes the probabilities. Source: modeling_granite_swa.py, eager_attention_forward.
+    logsumexp keeps its input and result, and its backward makes
     ``exp(scores - result)`` (FunctionsManual.cpp, logsumexp_backward).
     """
     batch, heads, queries, _ = q.shape

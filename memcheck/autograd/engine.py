@@ -142,7 +142,7 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
 def _validate(
     tape: Tape, gradients: list[Storage | None], input_metadata: tuple[tuple[tuple[int, ...], str, int], ...]
 ) -> None:
-    """Sum and cast each gradient of the list to the shape, dtype and number of elements of its input."""
+    """Sum and cast each of ``gradients``, in place, to the shape, dtype and number of elements of its input."""
     for i, (shape, dtype, numel) in enumerate(input_metadata):
         grad = gradients[i]
         if grad is not None and grad.numel != numel:

@@ -53,7 +53,7 @@ class Weights:
         lora: tuple[Parameter, Parameter] | None = None,
         quantized: bool = False,
     ) -> None:
-        """Set the weight [outputs, inputs], the bias [outputs], and LoRA's A [rank, inputs] and B [outputs, rank]."""
+        """Set weight [outputs, inputs], bias [outputs], and ``lora``: A [rank, inputs] and B [outputs, rank]."""
         self.weight = weight
         self.bias = bias
         self.lora_a = lora[0] if lora else None
@@ -187,6 +187,7 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, weights: Weights, labe
     if down is None or up is None or magnitude is None:
         raise TypeError
     dropped = dropout(tape, x, weights.dropout)
+    # peft hands the base result on without dropout; with it, the base product of the dropped input is made again
     base: Value | None = result if weights.dropout == 0.0 else None
     del x
     lora_weight, base_weight, norm = _weight_norm(tape, weights, dropped, label)
@@ -435,7 +436,7 @@ def rotate_complex(tape: Tape, q: Value, k: Value, rows: Storage | None = None) 
 
 
 def _times_complex(tape: Tape, wide: Value, rows: Storage | None) -> Value:
-    """Multiply by the complex table; backward clones the conjugates of its rows."""
+    """Multiply the fp32 tensor ``wide`` by the complex table; backward clones the conjugates of its ``rows``."""
     shape = wide.shape
     rotated = tape.value(shape, "fp32", "x * freqs_cis")
     conjugates = rows.shape if rows is not None else None

@@ -13,8 +13,9 @@ def cross_entropy(
     """Compute ``F.cross_entropy(logits.float())`` of logits [tokens, vocabulary].
 
     It saves the log-probabilities; backward makes two more tensors of their size. The fp32 copy of the logits lives
-    until the function returns. ``parallel``: DTensor's loss_parallel on a vocabulary shard. ``copied``: the loss reads
-    a shifted copy without the last token's logits. ``in_place``: one kernel writes the gradient over the logits.
+    until the function returns. ``upcast``: the code casts the logits, also without autocast. ``parallel``: DTensor's
+    loss_parallel on a vocabulary shard. ``copied``: the loss reads a shifted copy without the last token's logits.
+    ``in_place``: one kernel writes the gradient over the logits.
     """
     wide = widened(tape, logits, upcast=upcast)
     del logits
@@ -224,14 +225,14 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
     return out
 
 
-def logsumexp(tape: Tape, x: Value, *, first: bool = False) -> Value:
-    """Compute ``torch.logsumexp(x, -1)``, which saves x and its result. ``first``: over the first dimension instead.
+def logsumexp(tape: Tape, x: Value, *, over_first_dim: bool = False) -> Value:
+    """Compute ``torch.logsumexp(x, -1)``, which saves x and its result. ``over_first_dim``: over dimension 0 instead.
 
     Backward is ``grad * (x - result).exp()`` in one C++ expression: two tensors of the shape of x live in it.
     """
     shape, dtype = x.shape, x.dtype
     exponent = tape.new(shape, dtype, "logsumexp")
-    out = tape.value(shape[1:] if first else shape[:-1], dtype, "logsumexp")
+    out = tape.value(shape[1:] if over_first_dim else shape[:-1], dtype, "logsumexp")
     del exponent
     return operator(
         tape, out, x, "logsumexp backward", saves=(x, out), temporaries=[(shape, dtype, "logsumexp backward")] * 2

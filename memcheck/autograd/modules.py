@@ -324,12 +324,16 @@ def under_autocast_fp32(tape: Tape, x: Value) -> Value:
 def matrix(
     ctx: Context, module: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False
 ) -> Value:
-    """Compute the product with one matrix of a module, between two clamps if it has bounds (Gemma4ClippableLinear)."""
+    """Compute the product with one matrix of a module, between two clamps if it has bounds (Gemma4ClippableLinear).
+
+    ``bias``: this matrix has one, although the module's others have none.
+    """
     weights = ctx.weights(tensor, module.bias or bias, adaptable=not isinstance(module, Mlp) or module.adaptable)
     if not isinstance(module, (ClippedMlp, ClippedTowerAttention)):
         return linear(ctx.tape, x, weights, tensor.name)
 
-    return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
+    out = linear(ctx.tape, clamp(ctx.tape, x, bounds=2), weights, tensor.name)
+    return clamp(ctx.tape, out, bounds=2)
 
 
 def enter_tensor_parallel(ctx: Context, x: Value) -> Value:

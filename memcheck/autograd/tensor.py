@@ -143,7 +143,9 @@ class Parameter:
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
-        """``shape``: on this rank. ``has_grad``: an earlier micro-batch has left a gradient in ``.grad``."""
+        """``shape``: on this rank. ``requires_grad``: it is trained. ``has_grad``: an earlier micro-batch has left a
+        gradient in ``.grad``.
+        """
         self.name = name
         self.shape = shape
         self.dtype = dtype
@@ -482,7 +484,8 @@ class Gathered(Leaf):
 def shared(tape: Tape, shape: tuple[int, ...], dtype: str, *, needs_grad: bool, starts: bool) -> Value:
     """Return a tensor that several units read, and whose bytes are counted elsewhere.
 
-    ``starts``: backward reaches this unit first, which allocates the gradient; other units add to it in place.
+    ``needs_grad``: its gradient is computed. ``starts``: backward reaches this unit first, which allocates the
+    gradient; other units add to it in place.
     """
     leaf: Leaf | None = None
     if needs_grad:

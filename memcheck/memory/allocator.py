@@ -459,9 +459,9 @@ def _sharded(job: TrainingJob) -> str:
 def borrowed(table: Table, group: str, *, by_method: bool = False) -> LookedUp:
     """Return a spread for a group that has too few measured cases, borrowed from its neighbours.
 
-    A group's name is a path, from the family to the detail. The spread is widened to the extremes of a neighbour: the
-    widest group that shares the longest part of the path, or else the widest of all. ``by_method``: groups of adapters
-    are also widened by every family's adapters of the same method.
+    ``table``: spreads by the name of a group, which is a path from the family to the detail. The spread is widened to
+    the extremes of a neighbour: the widest group that shares the longest part of the path, or else the widest of all.
+    ``by_method``: groups of adapters are also widened by every family's adapters of the same method.
     """
     own, widest = table.get(group), _widest(table, group)
     if widest is None and own is not None:

@@ -76,7 +76,10 @@ def _one_tensor(numel: int) -> LocalTensor:
 
 
 def _hold_states(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
-    """Hold what is resident between steps: parameters, master weights, optimizer states, and an engine's buffers."""
+    """Hold what is resident between steps on the timeline: parameters, masters, optimizer states, engine buffers.
+
+    ``share``: the rank's part of the model.
+    """
     recipe, shards, engine = job.recipe, sharding(job), share.engine
     timeline.hold(
         "parameters", rounded(ceil_div(share.parameters, shards.parameter_ranks) * DTYPE_BYTES[recipe.params])

@@ -169,8 +169,9 @@ def _refuse_divided(job: TrainingJob, module: str, alternative: str, *, sees: bo
 def _refuse_steps(job: TrainingJob, module: str, alternative: str, *, sees: bool = False, pads: bool = False) -> None:
     """Check that a model with a tower or an encoder runs next-token steps; parameters as in :func:`_refuse_divided`.
 
-    A tower that ``sees`` may also have preference steps over two rows, each with its pictures (TRL 1.16
-    trainer/dpo_trainer.py, DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
+    ``pads``: rows may be padded. A tower that ``sees`` may also have preference steps over two rows, each with its
+    pictures (TRL 1.16 trainer/dpo_trainer.py, DataCollatorForVisionPreference; ms-swift template/base.py,
+    ``_rlhf_data_collator``).
 
     Raises:
         UnsupportedError: the plan has steps that memcheck does not know for such a model.

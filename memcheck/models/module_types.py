@@ -401,11 +401,11 @@ class SharedExperts(Record):
     """Intermediate size of all of them together; 0 = none."""
     gate: bool
     """The output of the shared experts is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
-    first: bool
+    runs_first: bool
     """Shared experts run before the routed ones, and both outputs are added (ERNIE, Hunyuan, AFMoE)."""
 
 
-NO_SHARED_EXPERTS = SharedExperts(0, gate=False, first=False)
+NO_SHARED_EXPERTS = SharedExperts(0, gate=False, runs_first=False)
 
 
 class Routing(Record):
@@ -421,7 +421,7 @@ class Routing(Record):
     """Groups of experts, and how many of them a token is routed to at most (DeepSeek: ``n_group``, ``topk_group``)."""
 
 
-CHOSEN = Routing(input_fp32=False, scores_fp32=False, normalised=True, groups=(1, 1))
+NORMALISED_SCORES = Routing(input_fp32=False, scores_fp32=False, normalised=True, groups=(1, 1))
 """Scores in the dtype of the activations, divided by their sum."""
 
 
@@ -456,7 +456,7 @@ class Moe(Record):
     tensor) | ``oai`` (MiniMax M3: the same of two halves) | ``act`` (DeepSeek V4: their usual product) | ``acted``
     (Step 3.7: the gate after its activation); empty: neither is.
     """
-    routing: Routing = CHOSEN
+    routing: Routing = NORMALISED_SCORES
     """How the router computes its scores, and which experts it may choose."""
     scaled_output: bool = False
     """The routed output is multiplied by a constant (Step 3.7)."""

@@ -16,7 +16,7 @@ LINE = (
     " --gradient_accumulation_steps 4 --learning_rate 1e-5 --bf16 True --model_max_length 512"
 )
 SAID = " --lora_r 8 --lora_dropout 0.05 --lora_target_modules q_proj,v_proj"
-CHOSEN = """\
+NORMALISED_SCORES = """\
 MODEL="Qwen/Qwen2.5-7B"
 while [[ "$1" != "" ]]; do
     case $1 in
@@ -178,7 +178,7 @@ def test_gpus_of_deepspeeds_launcher_are_read() -> None:
 
 def test_arms_of_a_case_are_no_arguments() -> None:
     """Options of the script itself are none of the program's, and what it runs with without any of them stands."""
-    found = _read(CHOSEN)
+    found = _read(NORMALISED_SCORES)
     assert not found.problems
     assert found.settings["model.name"].value == "Qwen/Qwen2.5-7B"
 

@@ -372,7 +372,10 @@ def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) ->
 
 
 def _chunked_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
-    """Compute chunked logits as finetune/lora.py does: the head runs on slices of the hidden states."""
+    """Compute chunked logits as finetune/lora.py does: the head runs on slices of the hidden states.
+
+    ``sizes``: rows of each replayed chunk, and for how many equal chunks it counts.
+    """
     tape = ctx.tape
     chunk_inputs = tape.views(hidden, *((size, ctx.hidden) for size, _ in sizes))
     model_logits, logits = [], []
@@ -389,8 +392,8 @@ def _chunked_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, s
 def _whole_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
     """Compute all logits at once, [tokens, vocab], and view them in chunks, as finetune/full.py and pretrain.py do.
 
-    finetune/full.py cuts off the last position, which copies the logits if there are several sequences. pretrain.py has
-    a target for each position.
+    ``sizes``: as in :func:`_chunked_logits`. finetune/full.py cuts off the last position, which copies the logits if
+    there are several sequences. pretrain.py has a target for each position.
     """
     tape = ctx.tape
     logits = cast(tape, _logits(ctx, hidden, weights, head), "fp32", "convert_output")

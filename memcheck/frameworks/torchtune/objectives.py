@@ -61,7 +61,8 @@ def _dpo_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> V
 def _log_probabilities(tape: Tape, all_logits: Value, batch: Batch, *, halves: bool) -> tuple[Value, ...]:
     """Replay ``get_batch_log_probs`` and return log-probabilities, [rows, tokens].
 
-    ``halves``: chosen and rejected rows are computed one after the other, and two tensors are returned.
+    ``all_logits``: [rows, tokens, vocab]. ``halves``: chosen and rejected rows are computed one after the other, and
+    two tensors are returned.
     """
     rows, tokens, vocab = batch.shifted
     count = 2 if halves else 1
@@ -86,7 +87,8 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
     """Replay the distillation recipe: chunked logits of student and teacher, which all live, then the losses chunk by
     chunk.
 
-    The divergence of all chunks comes first, the cross entropy of all chunks second.
+    The divergence of all chunks comes first, the cross entropy of all chunks second. ``box``: a list with the only
+    reference to the student's hidden states, [tokens, hidden]. ``weights``: of the student's head.
     """
     tape, copies = ctx.tape, [chunk_copies for _, chunk_copies in in_pieces(head.loss.chunks, 1)]
     chunk_tokens = ceil_div(ctx.tokens, head.loss.chunks)
@@ -128,6 +130,7 @@ def _chunked_output(
 ) -> list[Value]:
     """Compute the logits of each chunk of tokens: ``[self.output(chunk) for chunk in h.tensor_split(...)]``.
 
+    ``box``: a list with the only reference to the hidden states, [tokens, hidden]. ``shape``: of a chunk of them.
     ``copies``: for how many equal chunks each replayed chunk counts.
     """
     chunks = tape.views(box.pop(), *((shape,) * len(copies)))

@@ -65,7 +65,7 @@ def _divergence(tape: Tape, logits: list[Value], beta: float, scored: int) -> Va
         weighted_log_probs = [shift(tape, student, "log(1 - beta)"), shift(tape, teacher, "log(beta)")]
         stacked = cat(tape, tuple(weighted_log_probs), (2, *student.shape), "stack")
         weighted_log_probs.clear()
-        mixture = logsumexp(tape, stacked, first=True)
+        mixture = logsumexp(tape, stacked, over_first_dim=True)
         del stacked
         kl_teacher = _kl_div(tape, mixture, teacher)
         kl_student = _kl_div(tape, mixture, student)

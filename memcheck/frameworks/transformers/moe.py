@@ -58,7 +58,7 @@ def usual_moe(ctx: Context, moe: Moe, x: Value, run_experts: Experts | None = No
     tape, run_experts = ctx.tape, run_experts or routed_experts
     if moe.shared.width and moe.shared.gate:
         return _gated_shared(ctx, moe, x)
-    if moe.shared.width and moe.shared.first:
+    if moe.shared.width and moe.shared.runs_first:
         shared = mlp(ctx, shared_mlp(moe), x)
         routed = run_experts(ctx, moe, x)
         routed = scale(tape, routed, "routed scaling") if moe.scaled_output else routed

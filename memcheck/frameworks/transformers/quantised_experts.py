@@ -133,7 +133,7 @@ def _ends_inside(block: Block) -> bool:
     m = block.mlp
     if not isinstance(m, Moe) or block.mlp_output_norm is not None or isinstance(m, StreamMoe):
         return False
-    return not m.shared.width or (m.shared.first and not m.shared.gate)
+    return not m.shared.width or (m.shared.runs_first and not m.shared.gate)
 
 
 QUANTIZER_PLACE = "/training/options/quantizer"

@@ -16,7 +16,7 @@ from memcheck.models.decoder import (
     with_correction,
     with_linear_router,
 )
-from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, Moe
 
@@ -82,10 +82,10 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         (experts, config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        SharedExperts(config.integer("num_shared_experts", minimum=0) * width, gate=False, first=True),
+        SharedExperts(config.integer("num_shared_experts", minimum=0) * width, gate=False, runs_first=True),
         names=("router.gate", "shared_experts"),
         router="sigmoid",
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
     )
     router, experts_up, experts_down, *shared_experts = moe.tensors
     moe = moe._replace(tensors=(router, *shared_experts, experts_up, experts_down))

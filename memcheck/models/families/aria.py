@@ -27,7 +27,7 @@ def read(config: ConfigReader) -> Architecture:
         gated=True,
         activation="silu",
         router="softmax-chosen",
-        shared=SharedExperts(shared, gate=False, first=False),
+        shared=SharedExperts(shared, gate=False, runs_first=False),
         tensors=(
             ParameterTensor("mlp.router.weight", (experts, size.hidden), "router"),
             *stacked_experts("mlp.experts", experts, size.hidden, width, transposed=True),

@@ -18,7 +18,7 @@ from memcheck.models.decoder import (
     stack,
 )
 from memcheck.models.module_types import (
-    CHOSEN,
+    NORMALISED_SCORES,
     FalconH1Attention,
     FalconH1Mixer,
     FalconH1Mlp,
@@ -134,12 +134,12 @@ def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -
         module="block_sparse_moe",
         names=("router", "shared_experts"),
         router="softmax-topk",
-        routing=CHOSEN._replace(normalised=False),
+        routing=NORMALISED_SCORES._replace(normalised=False),
     )
     if not shared_width:
         return moe
     return moe._replace(
-        shared=SharedExperts(shared_width, gate=False, first=False), tensors=moe.tensors + shared_tensors
+        shared=SharedExperts(shared_width, gate=False, runs_first=False), tensors=moe.tensors + shared_tensors
     )
 
 

@@ -17,7 +17,7 @@ from memcheck.models.decoder import (
     stack,
     windows,
 )
-from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
+from memcheck.models.module_types import HALF, NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 
@@ -142,9 +142,9 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        SharedExperts(shared_experts * width, gate=False, first=False),
+        SharedExperts(shared_experts * width, gate=False, runs_first=False),
         router="softmax-fp32-topk" if selection == "softmax" else "sigmoid-topk",
-        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=True)),
+        routing=NORMALISED_SCORES._replace(normalised=config.flag("norm_topk_prob", default=True)),
     )
     return AveragedMoe(*moe) if combination == "average" else moe
 

@@ -167,7 +167,7 @@ def sigmoid_experts(
         (config.integer(experts, *aliases), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        SharedExperts(config.integer(shared, minimum=0, null=0) * width if shared else 0, gate=False, first=False),
+        SharedExperts(config.integer(shared, minimum=0, null=0) * width if shared else 0, gate=False, runs_first=False),
         experts_first=True,
         router="sigmoid",
         routing=Routing(

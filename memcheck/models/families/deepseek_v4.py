@@ -227,7 +227,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         (config.integer("n_routed_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        SharedExperts(width, gate=False, first=False),
+        SharedExperts(width, gate=False, runs_first=False),
         router="sqrt-softplus",
         clamp="act",
     )

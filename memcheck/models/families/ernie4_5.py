@@ -13,7 +13,7 @@ from memcheck.models.decoder import (
     stack,
     with_correction,
 )
-from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
+from memcheck.models.module_types import HALF, NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Fp32Params
 
@@ -57,9 +57,9 @@ def read_moe(config: ConfigReader) -> Architecture:
         (experts, config.integer("moe_k", "num_experts_per_tok")),
         width,
         activation,
-        SharedExperts(config.integer("moe_num_shared_experts", minimum=0, null=0) * width, gate=False, first=True),
+        SharedExperts(config.integer("moe_num_shared_experts", minimum=0, null=0) * width, gate=False, runs_first=True),
         router="softmax-gather",
-        routing=CHOSEN._replace(input_fp32=True),
+        routing=NORMALISED_SCORES._replace(input_fp32=True),
     )
     if bias:
         config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")

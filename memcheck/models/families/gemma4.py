@@ -21,7 +21,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.families.gemma import TANH_GELU, sandwich_block
 from memcheck.models.module_types import (
-    CHOSEN,
+    NORMALISED_SCORES,
     Gemma4Attention,
     KeysAsValuesAttention,
     ReusingAttention,
@@ -206,9 +206,9 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
         gated=True,
         activation=activation,
         router="scaled",
-        shared=SharedExperts(width, gate=False, first=False),
+        shared=SharedExperts(width, gate=False, runs_first=False),
         tensors=tensors,
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
         bias=False,
     )
 

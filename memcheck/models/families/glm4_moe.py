@@ -13,7 +13,7 @@ from memcheck.models.decoder import (
     stack,
 )
 from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 
@@ -53,10 +53,10 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         (config.integer("n_routed_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         activation,
-        SharedExperts(config.integer("n_shared_experts", minimum=0) * width, gate=False, first=False),
+        SharedExperts(config.integer("n_shared_experts", minimum=0) * width, gate=False, runs_first=False),
         experts_first=True,
         router="sigmoid",
-        routing=CHOSEN._replace(
+        routing=NORMALISED_SCORES._replace(
             input_fp32=True, scores_fp32=True, normalised=config.flag("norm_topk_prob", default=True)
         ),
     )

@@ -14,7 +14,7 @@ from memcheck.models.decoder import (
     vector,
     windows,
 )
-from memcheck.models.module_types import CHOSEN, HALF, KERNELS
+from memcheck.models.module_types import HALF, KERNELS, NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, Moe, ParameterTensor
 
@@ -78,6 +78,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         bias=True,
         router="softmax-topk",
         tensors=tensors,
-        routing=CHOSEN._replace(normalised=False),
+        routing=NORMALISED_SCORES._replace(normalised=False),
         clamp="interleaved",
     )

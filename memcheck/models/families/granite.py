@@ -20,7 +20,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.families.bamba import granite_feed_forward
 from memcheck.models.families.llama import intermediate_size
-from memcheck.models.module_types import CHOSEN
+from memcheck.models.module_types import NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
@@ -43,7 +43,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         module="block_sparse_moe",
         names=("router", "shared_experts"),
         router="softmax-topk",
-        routing=CHOSEN._replace(normalised=False),
+        routing=NORMALISED_SCORES._replace(normalised=False),
     )
     return _assemble(config, size, moe)
 

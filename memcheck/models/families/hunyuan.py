@@ -13,7 +13,7 @@ from memcheck.models.decoder import (
     routed,
     with_linear_router,
 )
-from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
+from memcheck.models.module_types import HALF, NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention
 
@@ -45,9 +45,9 @@ def read_moe(config: ConfigReader) -> Architecture:
         (_same(config, "num_experts", "num_local_experts"), _same(config, "moe_topk", "num_experts_per_tok")),
         width,
         config.activation(),
-        SharedExperts(width, gate=False, first=True),
+        SharedExperts(width, gate=False, runs_first=True),
         names=("gate.wg", "shared_mlp"),
-        routing=CHOSEN._replace(input_fp32=True, scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(input_fp32=True, scores_fp32=True),
     )
     block = pre_norm_block(size.hidden, _attention(config, size), with_linear_router(moe))
     return decoder(config, size, ((block, size.layers),), tied=False)

@@ -13,7 +13,7 @@ from memcheck.models.decoder import (
     sparse_types,
     stack,
 )
-from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Moe
 
@@ -42,9 +42,9 @@ def read(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         activation,
-        SharedExperts(config.integer("num_shared_experts", default=1, null=1) * width, gate=False, first=False),
+        SharedExperts(config.integer("num_shared_experts", default=1, null=1) * width, gate=False, runs_first=False),
         router="sigmoid",
-        routing=CHOSEN._replace(input_fp32=True, scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(input_fp32=True, scores_fp32=True),
     )
     moe = WideSumMoe(*moe) if config.flag("enable_moe_fp32_combine", default=True) else moe
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.models.decoder import decoder, gated_mlp, grouped_attention, read_sizes, rms_norm, routed, stack
 from memcheck.models.families.mamba import hybrid_scan, refuse_mambapy
-from memcheck.models.module_types import CHOSEN
+from memcheck.models.module_types import NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.recurrent import mamba1
 from memcheck.models.types import Architecture, Block
@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
         activation,
         module="feed_forward",
         names=("router", "shared_experts"),
-        routing=CHOSEN._replace(normalised=False),
+        routing=NORMALISED_SCORES._replace(normalised=False),
     )
     attention_period, attention_offset = _period(config, "attn_layer", 8, 4)
     expert_period, expert_offset = _period(config, "expert_layer", 2, 1)

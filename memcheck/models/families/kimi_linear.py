@@ -83,7 +83,7 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         SharedExperts(
             config.integer("num_shared_experts", "n_shared_experts", default=1, minimum=0) * width,
             gate=False,
-            first=False,
+            runs_first=False,
         ),
         experts_first=True,
         router="sigmoid",

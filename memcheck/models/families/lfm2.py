@@ -17,7 +17,7 @@ from memcheck.models.decoder import (
     stack,
     vector,
 )
-from memcheck.models.module_types import CHOSEN, HALF
+from memcheck.models.module_types import HALF, NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
@@ -50,7 +50,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         module="feed_forward",
         experts_first=True,
         router="sigmoid-logits",
-        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=True)),
+        routing=NORMALISED_SCORES._replace(normalised=config.flag("norm_topk_prob", default=True)),
     )
     config.flag("use_expert_bias", default=True)
     layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(layer_kinds))

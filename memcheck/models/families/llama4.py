@@ -18,7 +18,7 @@ from memcheck.models.decoder import (
     stacked_experts,
     windows,
 )
-from memcheck.models.module_types import CHOSEN, EAGER, HALF, KERNELS, DenseDispatchMoe, SharedExperts
+from memcheck.models.module_types import EAGER, HALF, KERNELS, NORMALISED_SCORES, DenseDispatchMoe, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 
@@ -105,8 +105,8 @@ def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
         gated=True,
         activation=activation,
         router="sigmoid",
-        shared=SharedExperts(width, gate=False, first=False),
+        shared=SharedExperts(width, gate=False, runs_first=False),
         tensors=tensors,
-        routing=CHOSEN._replace(normalised=False),
+        routing=NORMALISED_SCORES._replace(normalised=False),
         bias=False,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.models.decoder import Names, decoder, gated_tensors, rms_norm
 from memcheck.models.families.deepseek import latent_attention, latent_dimensions, note_mtp_layers
-from memcheck.models.module_types import CHOSEN, IdentityMoe, ScaledLatentAttention, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, IdentityMoe, ScaledLatentAttention, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, DualAttentionBlock, Fp32Params, LatentAttention, Moe, ParameterTensor
 
@@ -82,8 +82,8 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         activation=config.activation(),
         tensors=tensors,
         router="softmax-gather",
-        routing=CHOSEN._replace(input_fp32=True, scores_fp32=True, normalised=False),
-        shared=SharedExperts(2 * dense, gate=False, first=False),
+        routing=NORMALISED_SCORES._replace(input_fp32=True, scores_fp32=True, normalised=False),
+        shared=SharedExperts(2 * dense, gate=False, runs_first=False),
         looped=True,
         bias=False,
     )

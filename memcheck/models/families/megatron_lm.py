@@ -198,7 +198,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         activation=activation,
         bias=bias,
         router=router,
-        shared=SharedExperts(shared_width, gate=bool(shared_width) and shared_gate, first=False),
+        shared=SharedExperts(shared_width, gate=bool(shared_width) and shared_gate, runs_first=False),
         tensors=tensors,
     )
 

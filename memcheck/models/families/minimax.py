@@ -14,7 +14,7 @@ from memcheck.models.decoder import (
     routed,
     stack,
 )
-from memcheck.models.module_types import CHOSEN
+from memcheck.models.module_types import NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
@@ -36,7 +36,7 @@ def read(config: ConfigReader) -> Architecture:
         _choice(config),
         config.integer("intermediate_size"),
         activation,
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
     )
     layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
 
@@ -81,7 +81,7 @@ def read_m2(config: ConfigReader) -> Architecture:
         width,
         config.activation(),
         router="sigmoid",
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
     )
     block = pre_norm_block(size.hidden, attention, moe)
     return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=attention.rotary_dim)

@@ -19,7 +19,7 @@ from memcheck.models.decoder import (
     stack,
     vector,
 )
-from memcheck.models.module_types import CHOSEN, BlockIndexer, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, BlockIndexer, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 
@@ -140,9 +140,9 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         config.integer("intermediate_size"),
         "silu",
         router="sigmoid",
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
         scaled_output=True,
         clamp="oai",
     )
     tensors = gated_tensors("mlp.shared_experts", hidden, shared_width, "shared_experts", fused=True)
-    return moe._replace(shared=SharedExperts(shared_width, gate=False, first=True), tensors=moe.tensors + tensors)
+    return moe._replace(shared=SharedExperts(shared_width, gate=False, runs_first=True), tensors=moe.tensors + tensors)

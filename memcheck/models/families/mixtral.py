@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.decoder import decoder, grouped_attention, pre_norm_block, read_sizes, routed
-from memcheck.models.module_types import CHOSEN
+from memcheck.models.module_types import NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 
@@ -19,6 +19,6 @@ def read(config: ConfigReader) -> Architecture:
         (config.integer("num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
     )
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, moe), size.layers),), tied=False)

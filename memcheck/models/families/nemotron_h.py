@@ -14,7 +14,7 @@ from memcheck.models.decoder import (
     stack,
     stacked_experts,
 )
-from memcheck.models.module_types import CHOSEN, LatentMoe, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, LatentMoe, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.recurrent import StateSpace, mamba2
 from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Mixer, Mlp, Moe, ParameterTensor, Paths
@@ -157,9 +157,9 @@ def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> M
         bias=False,
         activation=activation,
         router="sigmoid",
-        shared=SharedExperts(shared, gate=False, first=False),
+        shared=SharedExperts(shared, gate=False, runs_first=False),
         tensors=tensors,
-        routing=CHOSEN._replace(
+        routing=NORMALISED_SCORES._replace(
             input_fp32=True, scores_fp32=True, normalised=config.flag("norm_topk_prob", default=True)
         ),
     )

@@ -19,7 +19,7 @@ from memcheck.models.decoder import (
     windows,
 )
 from memcheck.models.families.llama import intermediate_size
-from memcheck.models.module_types import CHOSEN, HALF
+from memcheck.models.module_types import HALF, NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 
@@ -73,7 +73,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob")),
+        routing=NORMALISED_SCORES._replace(normalised=config.flag("norm_topk_prob")),
     )
     block = pre_norm_block(size.hidden, _attention(config, size, "rmsnorm"), moe)
     return decoder(config, size, ((block, size.layers),), tied=False)
@@ -87,7 +87,7 @@ def read_flex(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob")),
+        routing=NORMALISED_SCORES._replace(normalised=config.flag("norm_topk_prob")),
     )
     return _post_norm(config, size, [None] * size.layers, moe)
 

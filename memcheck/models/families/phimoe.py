@@ -11,7 +11,7 @@ from memcheck.models.decoder import (
     routed,
     with_linear_router,
 )
-from memcheck.models.module_types import CHOSEN
+from memcheck.models.module_types import NORMALISED_SCORES
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe
 
@@ -39,7 +39,7 @@ def read(config: ConfigReader) -> Architecture:
         config.activation(),
         names=("router", "shared_experts"),
         router="sparsemixer",
-        routing=CHOSEN._replace(normalised=False),
+        routing=NORMALISED_SCORES._replace(normalised=False),
     )
     moe = NoisyMoe(*moe) if config.number("input_jitter_noise", default=0.0) > 0 else moe
     block = pre_norm_block(size.hidden, attention, with_linear_router(moe), kind="layernorm", bias=True)

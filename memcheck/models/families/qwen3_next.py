@@ -22,7 +22,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen_moe import layers_with_experts
-from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, ParameterTensor
@@ -88,9 +88,9 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
         (config.integer("num_experts"), config.integer("num_experts_per_tok")),
         config.integer("moe_intermediate_size"),
         config.activation(),
-        SharedExperts(config.integer("shared_expert_intermediate_size"), gate=True, first=False),
+        SharedExperts(config.integer("shared_expert_intermediate_size"), gate=True, runs_first=False),
         names=("gate", "shared_expert"),
-        routing=CHOSEN._replace(normalised=normalised),
+        routing=NORMALISED_SCORES._replace(normalised=normalised),
     )
 
 

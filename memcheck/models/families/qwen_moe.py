@@ -17,7 +17,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen import qk_norm_attention
-from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
@@ -69,7 +69,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         config.activation(),
         experts_first=True,
-        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=True)),
+        routing=NORMALISED_SCORES._replace(normalised=config.flag("norm_topk_prob", default=True)),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     moe_layers = sparse_types(config, size.layers, 0)
@@ -109,11 +109,11 @@ def _assemble(
         (config.integer("num_experts", *aliases), config.integer("num_experts_per_tok")),
         config.integer("moe_intermediate_size"),
         activation,
-        SharedExperts(shared_width, gate=bool(shared_width), first=False),
+        SharedExperts(shared_width, gate=bool(shared_width), runs_first=False),
         names=("gate", "shared_expert"),
         experts_first=not shared_width,
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
-        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=not shared_width)),
+        routing=NORMALISED_SCORES._replace(normalised=config.flag("norm_topk_prob", default=not shared_width)),
     )
     if all(moe_layers):
         config.ignore("intermediate_size")

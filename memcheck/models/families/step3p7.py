@@ -24,7 +24,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
-from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.module_types import NORMALISED_SCORES, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 
@@ -117,9 +117,9 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         ),
         config.integer("moe_intermediate_size"),
         "silu",
-        SharedExperts(config.integer("share_expert_dim", "share_expert_dims"), gate=False, first=True),
+        SharedExperts(config.integer("share_expert_dim", "share_expert_dims"), gate=False, runs_first=True),
         router="sigmoid",
-        routing=CHOSEN._replace(scores_fp32=True),
+        routing=NORMALISED_SCORES._replace(scores_fp32=True),
         scaled_output=True,
         clamp="acted",
     )._replace(looped=True)
