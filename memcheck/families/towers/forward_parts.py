@@ -128,8 +128,8 @@ def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, lo
     shape, dtype = table.shape, parameter.dtype
     rows, input_dtype = x.shape, x.dtype
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: the gradient passes to ``x``, in its dtype; the table's is summed over tiles."""
+    def add_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradient of ``x``, in its dtype, and that of the table, a sum over tiles."""
         dx: Storage | None = None
         if needs_grad:
             dx = grad if grad.dtype == input_dtype else tape.new(rows, input_dtype, "to backward")
@@ -138,7 +138,7 @@ def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, lo
         summed_over_tiles = tape.new(shape, dtype, "sum over tiles")
         return [dx, tape.new(shape, dtype, "embedding backward") if looked_up else summed_over_tiles]
 
-    return tape.record(out, (x, tape.parameter(parameter)), run)
+    return tape.record(out, (x, tape.parameter(parameter)), add_backward)
 
 
 def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
@@ -310,8 +310,8 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     mask = tape.new(shape[:1], "bool", "image mask")
     rows_need_grad, features_need_grad = rows.needs_grad, features.needs_grad
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: mask the rows' gradient, and select the features' gradient by listed positions."""
+    def masked_scatter_backward(grad: Storage) -> list[Storage | None]:
+        """Return the masked gradient of ``rows``, and that of ``features``, selected by listed positions."""
         rows_gradient = tape.new(shape, dtype, "masked_fill backward") if rows_need_grad else None
         if not features_need_grad:
             return [rows_gradient, None]
@@ -320,7 +320,7 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
         del positions
         return [rows_gradient, features_gradient]
 
-    return tape.record(out, (rows, features), run, saves=(mask,))
+    return tape.record(out, (rows, features), masked_scatter_backward, saves=(mask,))
 
 
 def index_put(ctx: Context, rows: Value, features: Value) -> Value:
@@ -336,8 +336,8 @@ def index_put(ctx: Context, rows: Value, features: Value) -> Value:
     out = tape.value(shape, dtype, "index_put")
     rows_need_grad, features_need_grad = rows.needs_grad, features.needs_grad
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: zeros at the image tokens' places of the rows' gradient, and an index of the features' gradient."""
+    def index_put_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradient of ``rows``, with zeros at the image tokens, and the indexed one of ``features``."""
         rows_gradient = None
         if rows_need_grad:
             zeros = tape.new(features_shape, dtype, "zeros")
@@ -345,7 +345,7 @@ def index_put(ctx: Context, rows: Value, features: Value) -> Value:
             del zeros
         return [rows_gradient, tape.new(features_shape, dtype, "index backward") if features_need_grad else None]
 
-    return tape.record(out, (rows, features), run, saves=(positions,))
+    return tape.record(out, (rows, features), index_put_backward, saves=(positions,))
 
 
 def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
@@ -364,8 +364,8 @@ def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
     del selected
     rows_need_grad, features_need_grad = rows.needs_grad, features.needs_grad
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: the rows' gradient is put into zeros, with sorted places; the features' passes through."""
+    def add_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradient of ``rows``, which sorted positions put into zeros; that of ``features`` is ``grad``."""
         if not rows_need_grad:
             return [None, grad if features_need_grad else None]
         zeros = tape.new(shape, dtype, "index backward")
@@ -373,4 +373,4 @@ def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
         del sorted_positions
         return [zeros, grad if features_need_grad else None]
 
-    return tape.record(out, (rows, features), run)
+    return tape.record(out, (rows, features), add_backward)

@@ -257,8 +257,8 @@ def _axis_positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]
     del summed
     padding = tape.new(shape[:1], "bool", "padding positions")
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: each axis scatters into its slice, then into zeros of the whole table."""
+    def positions_backward(grad: Storage) -> list[Storage | None]:
+        """Return the table's gradient: each axis scatters into its slice, then into zeros of the whole table."""
         masked_gradient = tape.new(shape, dtype, "where backward")
         total = None
         for _ in range(2 if trained else 0):
@@ -269,7 +269,7 @@ def _axis_positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]
         del masked_gradient
         return [total]
 
-    return tape.record(out, (tape.parameter(parameter),), run, saves=(clamped, padding))
+    return tape.record(out, (tape.parameter(parameter),), positions_backward, saves=(clamped, padding))
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

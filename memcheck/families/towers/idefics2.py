@@ -14,8 +14,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.eager import EagerSteps, eager
 from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.modules import activation, rms_norm_pieces
-from memcheck.autograd.operator import add, cast, cat, copy, mul, operator, repeat_kv
-from memcheck.autograd.tensor import Storage, Value, promote, round_up
+from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, cat, copy, mul, operator, repeat_kv
+from memcheck.autograd.tensor import Value, promote, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -130,18 +130,9 @@ def add_position_per_patch(ctx: Context, x: Value, table: ParameterTensor) -> Va
     positions = tape.new(x.shape, parameter.dtype, "positions")
     out = tape.value(x.shape, promote(x.dtype, parameter.dtype), "add positions")
     del positions
-    needs_grad, trained = x.needs_grad, parameter.requires_grad
-    shape, dtype = table.shape, parameter.dtype
-    rows, input_dtype = x.shape, x.dtype
-
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: the gradient in the dtype of ``x``, and the table's gradient."""
-        dx: Storage | None = None
-        if needs_grad:
-            dx = grad if grad.dtype == input_dtype else tape.new(rows, input_dtype, "to backward")
-        return [dx, tape.new(shape, dtype, "embedding backward") if trained else None]
-
-    return tape.record(out, (x, tape.parameter(parameter)), run)
+    input_gradient = GRAD_UNCHANGED if x.dtype == out.dtype else "to backward"
+    table_gradient = (table.shape, parameter.dtype, "embedding backward")
+    return operator(tape, out, (x, tape.parameter(parameter)), [input_gradient, table_gradient])
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

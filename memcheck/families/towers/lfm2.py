@@ -129,14 +129,14 @@ def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, ...]) -> 
     trained, dtype, table_shape = parameter.requires_grad, parameter.dtype, table.shape
     out = tape.value(shape, dtype, "resized positions")
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: CopySlices' clone, the interpolation's gradient of the table, and the sum over pictures."""
+    def positions_backward(grad: Storage) -> list[Storage | None]:
+        """Return the table's gradient, a sum over pictures; before it exist CopySlices' clone and a picture's part."""
         clone = tape.new(shape, dtype, "CopySlices backward")
         tape.new(table_shape, dtype, "interpolate backward")
         del clone
         return [tape.new(table_shape, dtype, "sum over pictures") if trained else None]
 
-    return tape.record(out, (tape.parameter(parameter),), run)
+    return tape.record(out, (tape.parameter(parameter),), positions_backward)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -216,8 +216,8 @@ def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: Pa
     shape, input_dtype = x.shape, x.dtype
     dtype, table_shape = table_parameter.dtype, table.shape
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: the gradient passes to ``x``, and is summed over rows for the gate and the table."""
+    def add_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradients of ``x``, table and gate, the last two from a sum over each picture's rows."""
         dx: Storage | None = None
         if needs_input_grad:
             dx = grad if grad.dtype == input_dtype else tape.new(shape, input_dtype, "to backward")
@@ -236,7 +236,9 @@ def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: Pa
             del scaled
         return gradients
 
-    return tape.record(out, (x, tape.parameter(table_parameter), tape.parameter(gate_parameter)), run, saves=(saved,))
+    return tape.record(
+        out, (x, tape.parameter(table_parameter), tape.parameter(gate_parameter)), add_backward, saves=(saved,)
+    )
 
 
 def _padded(ctx: Context, x: Value, rows: int) -> Value:

@@ -409,8 +409,8 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
         tape.new((rows, GRID_NEIGHBOURS), "fp32", "weights"),
     )
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: the weighted rows' gradient in fp32, its cast, and the table's gradient."""
+    def positions_backward(grad: Storage) -> list[Storage | None]:
+        """Return the table's gradient, over the fp32 gradient of the weighted rows and its cast."""
         fp32_gradient = tape.new((rows, GRID_NEIGHBOURS, width), "fp32", "mul backward")
         cast_gradient = (
             tape.new((rows, GRID_NEIGHBOURS, width), dtype, "to backward") if dtype != "fp32" else fp32_gradient
@@ -420,7 +420,7 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
         del cast_gradient
         return [embedded]
 
-    return tape.record(out, (tape.parameter(parameter),), run, saves=saved)
+    return tape.record(out, (tape.parameter(parameter),), positions_backward, saves=saved)
 
 
 FORWARDS = {

@@ -255,8 +255,8 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
     out = tape.value((rows, width), dtype, "cat pictures")
     repeated.clear()
 
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: for each picture a gradient of the whole table, interpolated in fp32, which are added up."""
+    def positions_backward(grad: Storage) -> list[Storage | None]:
+        """Return the table's gradient: the sum of one for each picture, which is interpolated in fp32."""
         total = None
         for _ in range(pictures if trained else 0):
             fp32_gradient = tape.new((rows_per_picture, width), "fp32", "to backward")
@@ -272,7 +272,7 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
             del narrow
         return [total]
 
-    return tape.record(out, (tape.parameter(parameter),), run)
+    return tape.record(out, (tape.parameter(parameter),), positions_backward)
 
 
 def radio_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:

@@ -28,7 +28,7 @@ def dispatched_experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices:
     return (sent_permuted if ctx.setting.dispatcher == "hybridep" else sent)(ctx, moe, x, weights)
 
 
-def demand_whole(ctx: Context, moe: Moe) -> None:
+def require_whole_experts(ctx: Context, moe: Moe) -> None:
     """Check that these experts can be on several ranks.
 
     Raises:

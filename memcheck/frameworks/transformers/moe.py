@@ -42,9 +42,9 @@ def moe(ctx: Context, moe: Moe, x: Value) -> Value:
     hidden].
     """
     if ctx.setting.dispatcher and ctx.setting.expert_parallel > 1:
-        from memcheck.frameworks.transformers.expert_parallel import demand_whole
+        from memcheck.frameworks.transformers.expert_parallel import require_whole_experts
 
-        demand_whole(ctx, moe)
+        require_whole_experts(ctx, moe)
     own_forward = forward_of(moe)
     return usual_moe(ctx, moe, x) if own_forward is None else own_forward(ctx, moe, x)
 
@@ -174,9 +174,9 @@ def experts_beside(ctx: Context, moe: Moe, x: Value, stream: Value) -> Value:
         return normalise(ctx, Norm("rmsnorm-fp32-weight", hidden), value, name)
 
     if ctx.setting.dispatcher and ctx.setting.expert_parallel > 1:
-        from memcheck.frameworks.transformers.expert_parallel import demand_whole
+        from memcheck.frameworks.transformers.expert_parallel import require_whole_experts
 
-        demand_whole(ctx, moe)
+        require_whole_experts(ctx, moe)
     dense = normed("post_feedforward_layernorm_1", mlp(ctx, shared_mlp(moe), x))
     choice = route(ctx, moe, stream)
     routed = experts(ctx, moe, normed("pre_feedforward_layernorm_2", stream), choice.scores, choice.indices)
