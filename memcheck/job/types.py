@@ -136,8 +136,10 @@ class ModelHead(Record):
     """Classes that a classification head tells apart; 0 where there is no such head."""
 
     @property
-    def columns(self) -> int:
-        """Forward passes of a micro-batch whose graphs live side by side: texts are embedded column by column."""
+    def text_columns(self) -> int:
+        """Forward passes of a micro-batch, whose graphs live at the same time. A model that embeds texts runs once for
+        each column of the data set (anchors, then positives); any other model runs once.
+        """
         return 2 if self.kind == "embedding" else 1
 
 
@@ -479,7 +481,7 @@ class TrainingJob(Record):
     @property
     def forward_passes(self) -> int:
         """Forward passes of an optimizer step that build a graph."""
-        return self.gradient_accumulation_steps * self.head.columns
+        return self.gradient_accumulation_steps * self.head.text_columns
 
     @property
     def run_micro_batches(self) -> int:

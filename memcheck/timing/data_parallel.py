@@ -17,20 +17,20 @@ from memcheck.timing.rates import GroupLinks, Rates, all_reduce, gather, group
 class Copies(Record):
     """The groups that share one parameter."""
 
-    shard: GroupLinks
+    shard_links: GroupLinks
     """Ranks that hold parts of one copy; of one rank when nothing is sharded."""
-    replicas: GroupLinks
+    replica_links: GroupLinks
     """Ranks that hold the same part."""
 
 
 class ExchangedBytes(Record):
     """Bytes per element of what data-parallel ranks exchange, and the ZeRO stage that says what they exchange."""
 
-    gathered: int
+    bytes_per_parameter: int
     """Bytes per parameter of an all-gather."""
-    reduced: int
+    bytes_per_gradient: int
     """Bytes per gradient of a reduction."""
-    stage: int
+    zero_stage: int
     """ZeRO stage, 0 to 3."""
 
 
@@ -63,12 +63,12 @@ def precision(job: TrainingJob) -> ExchangedBytes:
     gathered = DTYPE_BYTES[recipe.compute if stage == 3 else recipe.params]
     if recipe.recipe == "fp8-mixed" and job.option("enable_fsdp_float8_all_gather") is True:
         gathered = DTYPE_BYTES["fp8"]
-    return ExchangedBytes(gathered=gathered, reduced=DTYPE_BYTES[recipe.reduce], stage=stage)
+    return ExchangedBytes(bytes_per_parameter=gathered, bytes_per_gradient=DTYPE_BYTES[recipe.reduce], zero_stage=stage)
 
 
 def gather_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes) -> float:
     """Compute the seconds of all-gathering ``parameters`` parameters, those of one FSDP unit, over their shards."""
-    return gather(copies.shard, parameters * item_bytes.gathered)
+    return gather(copies.shard_links, parameters * item_bytes.bytes_per_parameter)
 
 
 def reduce_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes) -> float:
@@ -77,10 +77,10 @@ def reduce_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes
     They are reduce-scattered where they are sharded (ZeRO 2 and 3, Megatron's distributed optimizer), then all-reduced
     over the replicas of a shard.
     """
-    size = parameters * item_bytes.reduced
-    if copies.shard.ranks == 1:
-        return all_reduce(copies.replicas, size)
-    return gather(copies.shard, size) + all_reduce(copies.replicas, size / copies.shard.ranks)
+    size = parameters * item_bytes.bytes_per_gradient
+    if copies.shard_links.ranks == 1:
+        return all_reduce(copies.replica_links, size)
+    return gather(copies.shard_links, size) + all_reduce(copies.replica_links, size / copies.shard_links.ranks)
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:

@@ -109,11 +109,11 @@ class Wires(Record):
 
     tensor: TensorWires
     """Exchanges of hidden states between tensor-parallel ranks."""
-    pipeline: float
+    pipeline_seconds: float
     """Hidden states to the next stage."""
-    overlaps_routing: bool
+    hides_routing: bool
     """Routing overlaps another micro-batch's computation."""
-    context: str
+    context_kind: str
     """The kind of context parallelism that runs (``context.py``)."""
 
 
@@ -132,9 +132,9 @@ def wires_of(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wi
     is_dualpipe = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
     return Wires(
         tensor=tensor_wires(job, hidden_bytes, item_bytes, rates),
-        pipeline=pipeline,
-        overlaps_routing=is_dualpipe or bool(job.option("overlap_moe_expert_parallel_comm")),
-        context=context_kind(job),
+        pipeline_seconds=pipeline,
+        hides_routing=is_dualpipe or bool(job.option("overlap_moe_expert_parallel_comm")),
+        context_kind=context_kind(job),
     )
 
 
@@ -160,8 +160,8 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
         return to_experts + gather(group(rates, layout.expert_tensor, 1), copies_bytes)
     # DeepEP and HybridEP send a token once to each node that has one of its experts, and pass it on inside
     links = group(rates, layout.expert * layout.expert_tensor, 1)
-    nodes = ceil_div(links.ranks, links.local)
-    nodes_per_token = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.chosen_groups)
+    nodes = ceil_div(links.ranks, links.ranks_in_node)
+    nodes_per_token = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.groups_per_token)
     other_nodes_per_token = nodes_per_token * (nodes - 1) / nodes
     return all_to_all(links, copies_bytes, cost.routed_bytes * other_nodes_per_token / cost.experts_per_token)
 

@@ -75,15 +75,15 @@ class LayerCost(Record):
     """Parameters of routed experts on this rank."""
     trained_expert_parameters: int
     """Parameters of routed experts that get gradients, adapters included."""
-    exchanges: int = 0
+    tensor_exchanges: int = 0
     """Times that tensor parallelism gathers and reduces the hidden states in a forward pass."""
-    recomputed_exchanges: int = 0
+    recomputed_tensor_exchanges: int = 0
     """Pairs of them that the recompute repeats."""
     routed_bytes: float = 0.0
     """Bytes that the rank sends to experts in one all-to-all."""
-    recomputed_routed: bool = False
+    recomputes_routing: bool = False
     """The recompute repeats the all-to-alls to the experts and back."""
-    recomputed_attention: bool = False
+    recomputes_attention: bool = False
     """Attention is among what backward computes again."""
     kv_bytes: float = 0.0
     """Bytes of the keys and values of this rank's tokens."""
@@ -91,7 +91,7 @@ class LayerCost(Record):
     """Experts that a token is routed to."""
     expert_groups: int = 1
     """Number of groups that the experts are divided into."""
-    chosen_groups: int = 1
+    groups_per_token: int = 1
     """Largest number of expert groups per token."""
     halves: tuple[Half, ...] = ()
     """Products whose exchanges tensor parallelism needs."""
@@ -110,7 +110,7 @@ class Tally:
         """Add ``batch`` matrix products ``[rows, inner] x [inner, columns]`` of elements of ``item_bytes`` bytes."""
         time = matmul(rows, columns, inner, self.rates, batch, item_bytes)
         self.flops += 2.0 * rows * columns * inner * batch  # a multiplication and an addition
-        if time.by_memory:
+        if time.is_memory_bound:
             self.memory += time.seconds
         else:
             self.arithmetic += time.seconds
@@ -167,15 +167,15 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
         trained_dense_parameters=counts.trained_dense,
         expert_parameters=counts.experts,
         trained_expert_parameters=counts.trained_experts,
-        exchanges=_tensor_exchanges(block, shape),
-        recomputed_exchanges=repeated.tensor_exchanges,
+        tensor_exchanges=_tensor_exchanges(block, shape),
+        recomputed_tensor_exchanges=repeated.tensor_exchanges,
         routed_bytes=_routed_bytes(routed_tokens, hidden, shape),
-        recomputed_routed=repeated.routing,
-        recomputed_attention=shape.recompute == "full" or "core_attn" in shape.recompute_modules,
+        recomputes_routing=repeated.routing,
+        recomputes_attention=shape.recompute == "full" or "core_attn" in shape.recompute_modules,
         kv_bytes=_kv_bytes(block, shape),
         experts_per_token=moe.experts_per_token if moe is not None else 0,
         expert_groups=moe.routing.groups[0] if moe is not None else 1,
-        chosen_groups=moe.routing.groups[1] if moe is not None else 1,
+        groups_per_token=moe.routing.groups[1] if moe is not None else 1,
         halves=_exchanging_halves(block, shape, linear, rates),
     )
 
@@ -224,7 +224,7 @@ def _attention_recompute_flops(core: CoreAttention, shape: Shape) -> float:
 
 def _operand_bytes(shape: Shape) -> int:
     """Return the bytes per element of the operands of matrix products: 1 in fp8, else those of the activations."""
-    return 1 if shape.fp8 else shape.item_bytes
+    return 1 if shape.fp8_products else shape.item_bytes
 
 
 def _residual_tokens(shape: Shape) -> int:
@@ -254,7 +254,9 @@ def _elementwise(
     ``routed_tokens``: rows that the local experts get.
     """
     stream_bytes = 4 if shape.autocast or shape.item_bytes == 4 else 2
-    traffic = block_traffic(block, hidden, fused=shape.fused, fused_norms=shape.fused_norms, item_bytes=stream_bytes)
+    traffic = block_traffic(
+        block, hidden, fused=shape.fuses_elementwise, fused_norms=shape.fused_norms, item_bytes=stream_bytes
+    )
     scale = shape.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
     tokens = shape.batch * shape.sequence
     passes = zip((forward, input_gradients), traffic.stream, traffic.inner, traffic.experts, strict=True)
@@ -268,12 +270,12 @@ def _recomputed_elementwise(block: Block, hidden: int, shape: Shape, routed_toke
 
     ``routed_tokens``: rows that the local experts get.
     """
-    traffic = recomputed_traffic(block, hidden, shape.recompute_modules, fused=shape.fused)
+    traffic = recomputed_traffic(block, hidden, shape.recompute_modules, fused=shape.fuses_elementwise)
     tokens = shape.batch * shape.sequence
     moved = (
-        traffic.stream.forward * _residual_tokens(shape)
-        + traffic.inner.forward * tokens / shape.tensor_parallel
-        + traffic.experts.forward * routed_tokens
+        traffic.stream.forward_bytes * _residual_tokens(shape)
+        + traffic.inner.forward_bytes * tokens / shape.tensor_parallel
+        + traffic.experts.forward_bytes * routed_tokens
     )
     recomputed.bytes(shape.item_bytes / 2 * moved)  # `Traffic` counts two bytes an element
 
@@ -298,11 +300,11 @@ def _context_and_heads(block: Block, shape: Shape, forward: Tally, input_gradien
             mixer,
             shape.context_parallel,
             tensor=shape.tensor_parallel,
-            fused=shape.fused,
+            fused=shape.fuses_elementwise,
             repeats_kv_heads=shape.repeats_kv_heads,
         )
-        forward.bytes(merged.forward * tokens)
-        input_gradients.bytes(merged.backward * tokens)
+        forward.bytes(merged.forward_bytes * tokens)
+        input_gradients.bytes(merged.backward_bytes * tokens)
 
 
 def _exchanging_halves(block: Block, shape: Shape, linear: list[Product], rates: Rates) -> tuple[Half, ...]:
@@ -318,8 +320,8 @@ def _exchanging_halves(block: Block, shape: Shape, linear: list[Product], rates:
 
 
 def _latent(block: Block, shape: Shape) -> str:
-    """Return :attr:`Half.latent` of the attention half: whether tensor ranks exchange latents, not hidden states."""
-    if not isinstance(block.mixer, LatentAttention) or shape.latent_inputs != "exchanged":
+    """Return :attr:`Half.latents` of the attention half: whether tensor ranks exchange latents, not hidden states."""
+    if not isinstance(block.mixer, LatentAttention) or shape.latent_input_tokens != "exchanged":
         return ""
     recomputed_alone = shape.recompute == "selective" and "mla_up_proj" in shape.recompute_modules
     return AGAIN if recomputed_alone else KEPT
@@ -331,16 +333,16 @@ def _linear(product: Product, shape: Shape, forward: Tally, input_gradients: Tal
     In addition to ``product`` this counts the bytes of casts to fp8 or by autocast, of dequantised weights, and the
     products of adapters.
     """
-    tokens, outputs, inputs, batch = product.tokens, product.outputs, product.inputs, product.batch
+    tokens, outputs, inputs, batch = product.tokens, product.outputs, product.inputs, product.equal_products
     item_bytes = _operand_bytes(shape)
     forward.product(tokens, outputs, inputs, batch=batch, item_bytes=item_bytes)
     input_gradients.product(tokens, inputs, outputs, batch=batch, item_bytes=item_bytes)
     if product.trained:
         weight_gradients.product(outputs, inputs, tokens, batch=batch, item_bytes=item_bytes)
-    if shape.fp8:
+    if shape.fp8_products:
         forward.bytes(FP8_CAST_BYTES * (product.cast_input_elements + product.parameters))
         input_gradients.bytes(FP8_CAST_BYTES * product.cast_output_elements)
-        if shape.float8_tensors:
+        if shape.uses_torchao_float8:
             _transposed_copies(product, input_gradients, weight_gradients)
     if shape.autocast:  # input and weight are cast to 16 bits, and their gradients to fp32
         input_elements = tokens * inputs * batch
@@ -369,7 +371,7 @@ def _transposed_copies(product: Product, input_gradients: Tally, weight_gradient
     input_gradients.bytes(FP8_TRANSPOSE_BYTES * product.parameters)
     if product.trained:
         copied_columns = product.outputs if product.shares_input else product.outputs + product.inputs
-        weight_gradients.bytes(FP8_TRANSPOSE_BYTES * product.batch * product.tokens * copied_columns)
+        weight_gradients.bytes(FP8_TRANSPOSE_BYTES * product.equal_products * product.tokens * copied_columns)
 
 
 def _shared_input_gradient_bytes(linear: list[Product], shape: Shape) -> float:
@@ -387,7 +389,7 @@ def _shared_input_gradient_bytes(linear: list[Product], shape: Shape) -> float:
         last_reader = following is None or not following.shares_input
         if readers > 1 and last_reader and shape.fused_products != product.group:
             additions = readers - 1
-            accesses = readers + 1 if shape.fused else 3 * additions
+            accesses = readers + 1 if shape.fuses_elementwise else 3 * additions
             bytes_moved += float(accesses * shape.item_bytes * product.tokens * product.inputs)
     return bytes_moved
 
@@ -484,7 +486,7 @@ def _recompute(
         return Repeated(_tensor_exchanges(block, shape), routing=True)
     if shape.recompute != "selective":
         return Repeated()
-    if not shape.by_operators:
+    if not shape.recompute_selects_operators:
         return Repeated(_recompute_modules(shape, linear, core, recomputed), routing="moe" in shape.recompute_modules)
     # all operations but attention and every second matrix product, whose results are saved (torchtitan
     # distributed/activation_checkpoint.py)
@@ -492,7 +494,7 @@ def _recompute(
     for index, product in enumerate(projections(linear)):
         is_saved = index % 2 == 0 and product.group != "experts"
         if not is_saved:
-            recomputed.product(product.tokens, product.outputs, product.inputs, batch=product.batch)
+            recomputed.product(product.tokens, product.outputs, product.inputs, batch=product.equal_products)
     return Repeated()
 
 
@@ -517,10 +519,10 @@ def _recompute_modules(shape: Shape, linear: list[Product], core: CoreAttention,
             product.tokens,
             product.outputs,
             product.inputs,
-            batch=product.batch,
+            batch=product.equal_products,
             item_bytes=_operand_bytes(shape),
         )
-        if shape.fp8:
+        if shape.fp8_products:
             recomputed.bytes(FP8_CAST_BYTES * product.cast_input_elements)
         if shape.tensor_parallel > 1 and product.group in ("mlp", "shared_experts"):
             exchanges = 1
@@ -538,7 +540,7 @@ PRODUCT_GROUPS = {
 def _mlp_exchanges(block: Block, shape: Shape) -> bool:
     """Say whether the feed-forward half exchanges hidden states over the tensor ranks."""
     mlp = block.mlp
-    if isinstance(mlp, Moe) and shape.own_expert_groups:
+    if isinstance(mlp, Moe) and shape.experts_have_own_groups:
         return bool(mlp.shared.width)  # routed tokens go over groups of their own
     if isinstance(mlp, Moe):
         return bool(mlp.shared.width) or shape.expert_tensor_parallel > 1 or shape.expert_parallel == 1

@@ -33,15 +33,15 @@ REMEMBERED = 8192
 class Stage(Record):
     """The layers, embedding and head of a pipeline rank, and how many ranks hold the same."""
 
-    layers: tuple[int, ...]
+    layers_by_run: tuple[int, ...]
     """Number of layers of each run of equal layers (:func:`kinds`), and of each kind of tower layer."""
-    embedding: bool
+    has_embedding: bool
     """The ranks hold the embedding."""
-    head: bool
+    has_head: bool
     """The ranks hold the LM head."""
     ranks: int
     """How many ranks are like this."""
-    predictions: int = 0
+    mtp_layers: int = 0
     """Megatron's multi-token-prediction layers, which are among ``layers``, as more of the last kind."""
 
 
@@ -56,13 +56,13 @@ class HeadCost(Record):
     """FLOPs of the forward pass."""
     backward_flops: float
     """FLOPs of the gradients of the input and of the weight."""
-    embedding: int
+    embedding_parameters: int
     """Parameters of the embedding on this rank."""
-    head: int
+    head_parameters: int
     """Parameters of the LM head on this rank; 0 where it shares the embedding's."""
-    embedding_trained: bool
+    embedding_is_trained: bool
     """The embedding gets gradients."""
-    head_trained: bool
+    head_is_trained: bool
     """The LM head gets gradients."""
     mtp_projection: RooflineSeconds = RooflineSeconds(0.0, 0.0)
     """Seconds of the product that makes the input of a multi-token-prediction layer, forward and backward."""
@@ -72,8 +72,8 @@ class HeadCost(Record):
 class ModelCost(Record):
     """Costs of one job: of every kind of layer, and of the embedding and head."""
 
-    costs: tuple[LayerCost, ...]
-    head: HeadCost
+    layer_costs: tuple[LayerCost, ...]
+    head_cost: HeadCost
 
 
 def shape_of(job: TrainingJob) -> Shape:
@@ -92,7 +92,7 @@ def shape_of(job: TrainingJob) -> Shape:
     compute, fused = recipe.compute, timing.fuses_elementwise(job)
     own_loss = framework.losses.vocab_parallel_when == "always"
     return Shape(
-        batch=job.rows * job.head.columns,
+        batch=job.rows * job.head.text_columns,
         sequence=ceil_div(_tokens(job), layout.context),
         context_parallel=layout.context,
         tensor_parallel=layout.tensor,
@@ -101,32 +101,32 @@ def shape_of(job: TrainingJob) -> Shape:
         expert_tensor_parallel=expert_slices(layout, own_degree=job.framework.own_engine),
         item_bytes=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
-        fp8=recipe.recipe == "fp8-mixed",
-        fused=fused,
+        fp8_products=recipe.recipe == "fp8-mixed",
+        fuses_elementwise=fused,
         attention=job.attention,
         adapter=adapter,
         frozen_modules=job.freeze,
         expert_imbalance=job.expert_imbalance,
         recompute=recompute,
         recompute_modules=_modules(job) if recompute == "selective" and not by_operators else (),
-        head_sharded=layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or own_loss),
+        loss_is_vocab_parallel=layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or own_loss),
         loss_kind="chunked" if job.objective.loss_in_chunks else job.loss.kind,
         loss_chunks=job.loss.chunks,
-        upcast=job.loss.upcast,
+        upcasts_logits=job.loss.upcast,
         base_trained=adapter is None and "language" not in job.freeze,
         context_kind=context_kind(job),
         repeats_kv_heads=timing.repeats_kv_heads(job),
         fused_products=timing.fused_products(job),
         fused_norms=timing.fused_norms,
         fused_loss=fused and not own_loss,
-        latent_inputs=timing.latent_input_tokens,
+        latent_input_tokens=timing.latent_input_tokens,
         adapted_module_name=timing.adapted_module_name,
-        float8_tensors=timing.uses_torchao_float8,
-        by_operators=by_operators,
-        own_expert_groups=framework.own_expert_groups,
+        uses_torchao_float8=timing.uses_torchao_float8,
+        recompute_selects_operators=by_operators,
+        experts_have_own_groups=framework.own_expert_groups,
         fp8_saved_input=job.option("activation_func_fp8_input_store") is True,
         has_mtp=bool(job.option("mtp_num_layers")),
-        tower=_tower(job),
+        tower_shape=_tower(job),
     )
 
 
@@ -167,7 +167,9 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
     cached = _parts.get(key)
     if cached is not None and cached[0] is architecture:
         return cached[1]
-    layers = shape._replace(head_sharded=False, loss_kind="", loss_chunks=0, upcast=False, fused_loss=False)
+    layers = shape._replace(
+        loss_is_vocab_parallel=False, loss_kind="", loss_chunks=0, upcasts_logits=False, fused_loss=False
+    )
     cost = ModelCost(_layers_of(architecture, layers, rates), _head(architecture, shape, rates))
     if len(_parts) >= REMEMBERED:
         _parts.clear()
@@ -194,7 +196,7 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
             trained = shape.base_trained and run.trained
             known[kind] = block_cost(run.block, hidden, shape, rates, trained=trained, input_grad=run.input_grad)
         costs += (known[kind],)
-    if shape.tower is not None:
+    if shape.tower_shape is not None:
         costs += _tower_costs(architecture, shape, rates)
     if len(_layers) >= REMEMBERED:
         _layers.clear()
@@ -204,12 +206,12 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
 
 def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
     """Compute the cost of every kind of layer of the vision tower or encoder, in the order of ``side_kinds``."""
-    tower = shape.tower
+    tower = shape.tower_shape
     if tower is None:
         return ()
     inside = shape_inside(shape, tower)
     return tuple(
-        block_cost(block, hidden, inside, rates, trained=tower.trained, input_grad=tower.graph)
+        block_cost(block, hidden, inside, rates, trained=tower.trained, input_grad=tower.has_graph)
         for block, _, hidden in side_kinds(architecture)
     )
 
@@ -284,11 +286,11 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
         predictions = sum(mtp_layers for _, mtp_layers in pieces)
         layers[-1] += predictions
         content = Stage(
-            layers=(*layers, *tower_counts),
-            embedding=any(piece.has_embedding for piece, _ in pieces),
-            head=any(piece.has_head for piece, _ in pieces),
+            layers_by_run=(*layers, *tower_counts),
+            has_embedding=any(piece.has_embedding for piece, _ in pieces),
+            has_head=any(piece.has_head for piece, _ in pieces),
             ranks=1,
-            predictions=predictions,
+            mtp_layers=predictions,
         )
         distinct[content] = distinct.get(content, 0) + 1
     answer = tuple(content._replace(ranks=ranks) for content, ranks in distinct.items())
@@ -305,7 +307,7 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
     vocabulary-parallel, else [tokens, vocabulary].
     """
     tokens = shape.batch * shape.sequence
-    vocabulary_shards = shape.tensor_parallel if shape.head_sharded else 1
+    vocabulary_shards = shape.tensor_parallel if shape.loss_is_vocab_parallel else 1
     vocabulary = ceil_div(architecture.vocab_size, vocabulary_shards)
     width = architecture.embedding_size
     frozen_head = "head" in shape.frozen_modules
@@ -315,12 +317,12 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
         backward.product(tokens, width, vocabulary)
         if shape.base_trained and not frozen_head:
             backward.product(vocabulary, width, tokens)
-        per_logit = loss_traffic(shape.loss_kind, fused=shape.fused_loss, upcast=shape.upcast)
-        forward.bytes(per_logit.forward * tokens * vocabulary)
-        backward.bytes(per_logit.backward * tokens * vocabulary)
+        per_logit = loss_traffic(shape.loss_kind, fused=shape.fused_loss, upcast=shape.upcasts_logits)
+        forward.bytes(per_logit.forward_bytes * tokens * vocabulary)
+        backward.bytes(per_logit.backward_bytes * tokens * vocabulary)
         if shape.loss_kind == "chunked":  # the logits of each chunk are computed again in backward
             recomputed.product(tokens, vocabulary, width)
-            recomputed.bytes(per_logit.forward * tokens * vocabulary)
+            recomputed.bytes(per_logit.forward_bytes * tokens * vocabulary)
     # the embedding reads and writes one row per token; its backward does the same with the gradient
     forward.bytes(2.0 * shape.item_bytes * tokens * width)
     backward.bytes(2.0 * shape.item_bytes * tokens * width)
@@ -332,10 +334,10 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
         recomputed=recomputed.seconds,
         flops=forward.flops,
         backward_flops=backward.flops,
-        embedding=embedding // shape.tensor_parallel,
-        head=head // shape.tensor_parallel,
-        embedding_trained=shape.base_trained and "embed" not in shape.frozen_modules,
-        head_trained=shape.base_trained and not frozen_head,
+        embedding_parameters=embedding // shape.tensor_parallel,
+        head_parameters=head // shape.tensor_parallel,
+        embedding_is_trained=shape.base_trained and "embed" not in shape.frozen_modules,
+        head_is_trained=shape.base_trained and not frozen_head,
         mtp_projection=_mtp_projection_seconds(architecture.hidden_size, shape, rates),
         mtp_projection_parameters=_mtp_projection_parameters(architecture.hidden_size, shape),
     )
@@ -368,7 +370,7 @@ def _mtp_projection_seconds(hidden: int, shape: Shape, rates: Rates) -> Roofline
         return RooflineSeconds(0.0, 0.0)
     tokens = shape.batch * shape.sequence
     inputs, outputs = 2 * hidden, ceil_div(hidden, shape.tensor_parallel)
-    item_bytes = 1 if shape.fp8 else shape.item_bytes
+    item_bytes = 1 if shape.fp8_products else shape.item_bytes
     tally = Tally(rates)
     tally.product(tokens, outputs, inputs, item_bytes=item_bytes)  # forward
     tally.product(tokens, inputs, outputs, item_bytes=item_bytes)  # gradient of the input
@@ -384,13 +386,13 @@ class TowerShape(Record):
 
     pictures: int
     """Pictures of one micro-batch; samples, for an encoder."""
-    rows: int
+    rows_per_picture: int
     """Patch rows of one picture; tokens of one sample, for an encoder."""
     trained: bool
     """The base weights of the tower get gradients."""
     adapted: bool
     """LoRA matrices are added to its layers."""
-    graph: bool
+    has_graph: bool
     """Gradients go through it: it, or something below it, is trained, or checkpointing woke it."""
 
 
@@ -400,7 +402,9 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
         trained = job.method == "full" and "encoder" not in job.freeze
         adapted = job.method != "full" and job.lora is not None
         rows, batch = encoder_length(job, architecture.encoder), job.micro_batch_size
-        return TowerShape(pictures=batch, rows=rows, trained=trained, adapted=adapted, graph=trained or adapted)
+        return TowerShape(
+            pictures=batch, rows_per_picture=rows, trained=trained, adapted=adapted, has_graph=trained or adapted
+        )
     if architecture.vision is None:
         return None
     images = pictures_of(job, architecture.vision)
@@ -412,10 +416,10 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
     pictures = max(1, images.pictures)
     return TowerShape(
         pictures=pictures,
-        rows=ceil_div(images.patches, pictures),
+        rows_per_picture=ceil_div(images.patches, pictures),
         trained=trained,
         adapted=adapted,
-        graph=trained or adapted or woken,
+        has_graph=trained or adapted or woken,
     )
 
 
@@ -438,11 +442,11 @@ def shape_inside(shape: Shape, tower: TowerShape) -> Shape:
     """Return the settings for the layers of the tower: ``shape``, with the tower's batch, rows and trained weights."""
     return shape._replace(
         batch=tower.pictures,
-        sequence=tower.rows,
+        sequence=tower.rows_per_picture,
         adapter=shape.adapter if tower.adapted else None,
         base_trained=tower.trained,
         frozen_modules=(),
-        fp8=False,
+        fp8_products=False,
     )
 
 

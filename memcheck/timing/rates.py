@@ -75,24 +75,28 @@ class Rates(Record):
     """Operations and bytes per second of one GPU in one kind of node."""
 
     matmul_flops: float
-    """Floating-point operations of matrix products."""
+    """Floating-point operations per second of matrix products."""
     attention_flops: float
+    """Floating-point operations per second of attention's forward kernel."""
     attention_backward_flops: float
+    """Floating-point operations per second of attention's backward kernel."""
     peak_flops: float
     """Datasheet rate of the activations' dtype: what MFU divides by."""
     hbm_bandwidth: float
+    """Bytes per second of the GPU's own memory."""
     nvlink_bandwidth: float
     """Bytes per second of NVLink in one direction; 0 = no NVLink."""
     nvlink_gpus: int
+    """GPUs that NVLink connects with each other."""
     pcie_bandwidth: float
-    """GPU to GPU through the host, one direction."""
+    """Bytes per second from GPU to GPU through the host, in one direction."""
     host_bandwidth: float
-    """Copies between GPU and host, one direction."""
+    """Bytes per second of copies between GPU and host, in one direction."""
     network_bandwidth: float
     """Bytes per second of the network, per GPU and direction."""
     gpus_per_node: int
     multiprocessors: int
-    """0 = not known: waves are not counted."""
+    """Streaming multiprocessors of the GPU; 0 = not known: waves are not counted."""
     collective_sm_share: float
     """Share of the multiprocessors that a collective occupies while it runs; 0 where their number is not known."""
     assumptions: tuple[Assumption, ...]
@@ -250,7 +254,7 @@ class MatmulTime(Record):
     """The time of a matrix product, and what bounds it."""
 
     seconds: float
-    by_memory: bool
+    is_memory_bound: bool
     """Memory bandwidth bounds the product; else arithmetic does."""
 
 
@@ -261,15 +265,15 @@ def matmul(rows: int, columns: int, inner: int, rates: Rates, batch: int = 1, it
     ``item_bytes``: bytes per element of the operands. Results of fp8 products are written in 16 bits.
     """
     if rows <= 0 or columns <= 0 or inner <= 0:
-        return MatmulTime(0.0, by_memory=False)
+        return MatmulTime(0.0, is_memory_bound=False)
     achieved_flops = rates.matmul_flops * filled(rows, columns, inner, batch, rates.multiprocessors)
     arithmetic_seconds = 2.0 * rows * columns * inner * batch / achieved_flops
     operand_bytes = item_bytes * (rows * inner + inner * columns)
     result_bytes = max(2, item_bytes) * rows * columns
     memory_seconds = float(operand_bytes + result_bytes) * batch / rates.hbm_bandwidth
     if memory_seconds > arithmetic_seconds:
-        return MatmulTime(memory_seconds, by_memory=True)
-    return MatmulTime(arithmetic_seconds, by_memory=False)
+        return MatmulTime(memory_seconds, is_memory_bound=True)
+    return MatmulTime(arithmetic_seconds, is_memory_bound=False)
 
 
 MICRO = 1e-6
@@ -288,19 +292,19 @@ class GroupLinks(Record):
 
     ranks: int
     """Ranks of the group."""
-    local: int
+    ranks_in_node: int
     """Ranks in one node (or NVLink domain)."""
-    bandwidth: float
+    ring_bandwidth: float
     """Bytes per second of a ring in one direction."""
-    near: float
+    bandwidth_in_node: float
     """Bytes per second between ranks of one node."""
-    far: float
+    bandwidth_between_nodes: float
     """Bytes per second between nodes, per rank."""
-    ring: float
+    ring_latency: float
     """Seconds of latency of one pass around, protocol Simple."""
-    ring_low: float
+    ring_latency_low: float
     """Seconds of latency of one pass around, protocol LL."""
-    tree: float
+    tree_latency: float
     """Seconds of latency of a tree's all-reduce."""
 
 
@@ -335,13 +339,13 @@ def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     tree = BASE_TREE + 2 * one_way
     return GroupLinks(
         ranks=ranks,
-        local=local,
-        bandwidth=bandwidth,
-        near=near,
-        far=far,
-        ring=latency(BASE_SIMPLE, STEP_SIMPLE),
-        ring_low=latency(BASE_LL, STEP_LL),
-        tree=tree,
+        ranks_in_node=local,
+        ring_bandwidth=bandwidth,
+        bandwidth_in_node=near,
+        bandwidth_between_nodes=far,
+        ring_latency=latency(BASE_SIMPLE, STEP_SIMPLE),
+        ring_latency_low=latency(BASE_LL, STEP_LL),
+        tree_latency=tree,
     )
 
 
@@ -362,8 +366,8 @@ def gather(links: GroupLinks, total_bytes: float) -> float:
     """
     if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
-    seconds = total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth
-    return min(links.ring + seconds, links.ring_low + LL_OVERHEAD * seconds)
+    seconds = total_bytes * (links.ranks - 1) / links.ranks / links.ring_bandwidth
+    return min(links.ring_latency + seconds, links.ring_latency_low + LL_OVERHEAD * seconds)
 
 
 def all_reduce(links: GroupLinks, total_bytes: float) -> float:
@@ -374,10 +378,10 @@ def all_reduce(links: GroupLinks, total_bytes: float) -> float:
     """
     if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
-    seconds = 2 * total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth
-    ring = 2 * links.ring - BASE_SIMPLE + seconds
-    ring_low = 2 * links.ring_low - BASE_LL + LL_OVERHEAD * seconds
-    tree = links.tree + 2 * total_bytes / (links.bandwidth * TREE_SHARE)
+    seconds = 2 * total_bytes * (links.ranks - 1) / links.ranks / links.ring_bandwidth
+    ring = 2 * links.ring_latency - BASE_SIMPLE + seconds
+    ring_low = 2 * links.ring_latency_low - BASE_LL + LL_OVERHEAD * seconds
+    tree = links.tree_latency + 2 * total_bytes / (links.ring_bandwidth * TREE_SHARE)
     return min(ring, ring_low, tree)
 
 
@@ -390,12 +394,12 @@ def all_to_all(links: GroupLinks, sent_bytes: float, forwarded_bytes: float | No
     if links.ranks <= 1 or sent_bytes <= 0:
         return 0.0
     if forwarded_bytes is None:
-        near_seconds = sent_bytes * (links.local - 1) / links.ranks / links.near
-        far_seconds = sent_bytes * (links.ranks - links.local) / links.ranks / links.far
+        near_seconds = sent_bytes * (links.ranks_in_node - 1) / links.ranks / links.bandwidth_in_node
+        far_seconds = sent_bytes * (links.ranks - links.ranks_in_node) / links.ranks / links.bandwidth_between_nodes
     else:
-        near_seconds = sent_bytes * (links.local - 1) / links.local / links.near
-        far_seconds = forwarded_bytes / links.far
-    crosses_nodes = links.ranks > links.local
+        near_seconds = sent_bytes * (links.ranks_in_node - 1) / links.ranks_in_node / links.bandwidth_in_node
+        far_seconds = forwarded_bytes / links.bandwidth_between_nodes
+    crosses_nodes = links.ranks > links.ranks_in_node
     latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses_nodes else "nvlink"]
     return latency + max(near_seconds, far_seconds)
 
@@ -404,6 +408,6 @@ def send(links: GroupLinks, sent_bytes: float) -> float:
     """Compute the seconds of sending ``sent_bytes`` to the next rank of the group."""
     if links.ranks <= 1 or sent_bytes <= 0:
         return 0.0
-    crosses_nodes = links.ranks > links.local
+    crosses_nodes = links.ranks > links.ranks_in_node
     latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses_nodes else "nvlink"]
-    return latency + sent_bytes / (links.far if crosses_nodes else links.near)
+    return latency + sent_bytes / (links.bandwidth_between_nodes if crosses_nodes else links.bandwidth_in_node)

@@ -31,8 +31,8 @@ from memcheck.timing.types import Exchanges, StepTime
 class DecodePass(Record):
     """One layer, or the head, while one token of every sequence goes through a rank."""
 
-    arithmetic: float = 0.0
-    memory: float = 0.0
+    arithmetic_seconds: float = 0.0
+    memory_seconds: float = 0.0
     """Seconds that arithmetic and that memory bounds: one of the two is zero."""
     flops: float = 0.0
 
@@ -54,8 +54,8 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
     layers = {id(block): _layer(job, architecture, block, rates) for block, _ in architecture.blocks}
     passes = [layers[id(block)] for block in architecture.layers()] + [_head(job, architecture, rates)]
     exchanges = _exchanges(job, architecture, rates, job.batch_size, DTYPE_BYTES[compute])
-    arithmetic = sum(decode_pass.arithmetic for decode_pass in passes)
-    memory = sum(decode_pass.memory for decode_pass in passes)
+    arithmetic = sum(decode_pass.arithmetic_seconds for decode_pass in passes)
+    memory = sum(decode_pass.memory_seconds for decode_pass in passes)
     seconds = arithmetic + memory + exchanges.seconds
     tokens = job.batch_size * layout.data / (seconds * layout.world_size)
     rate = sum(decode_pass.flops for decode_pass in passes) / seconds / layout.pipeline
@@ -190,20 +190,20 @@ def _prefill(job: InferenceJob, architecture: Architecture, rates: Rates, item_b
         expert_tensor_parallel=expert_slices(layout),
         item_bytes=item_bytes,
         autocast=False,
-        fp8=False,
-        fused=True,
+        fp8_products=False,
+        fuses_elementwise=True,
         attention="flash",
         adapter=None,
         frozen_modules=(),
         expert_imbalance=1.0,
         recompute="none",
         recompute_modules=(),
-        head_sharded=True,
+        loss_is_vocab_parallel=True,
         loss_kind="fused-linear",
         loss_chunks=1,
-        upcast=False,
+        upcasts_logits=False,
         base_trained=False,
     )
-    costs = parts_of(architecture, shape, rates).costs
+    costs = parts_of(architecture, shape, rates).layer_costs
     forward = sum(count * sum(cost.forward) for (_, count), cost in zip(architecture.blocks, costs, strict=True))
     return forward + _exchanges(job, architecture, rates, job.context_length, item_bytes).seconds

@@ -32,7 +32,8 @@ class Shape(Record):
     batch: int
     """Sequences of one micro-batch."""
     sequence: int
-    """Tokens per sequence on this rank."""
+    """Tokens per sequence on this rank: divided by context parallelism. Sequence parallelism does not count, as
+    attention and the matrices read the gathered tokens of all tensor ranks."""
     context_parallel: int
     """Ranks that share a sequence."""
     tensor_parallel: int
@@ -47,9 +48,9 @@ class Shape(Record):
     """Bytes of an element of activations."""
     autocast: bool
     """``torch.autocast`` casts fp32 weights and inputs before each product."""
-    fp8: bool
+    fp8_products: bool
     """Linear layers multiply in fp8."""
-    fused: bool
+    fuses_elementwise: bool
     """Element-wise operations of a layer run as few kernels: the layer is compiled, or is Transformer Engine's."""
     attention: str
     """The attention kernel: ``eager``, ``flash``, ..."""
@@ -63,13 +64,13 @@ class Shape(Record):
     """``none`` | ``selective`` | ``full``."""
     recompute_modules: tuple[str, ...]
     """What selective recompute runs again; empty where it chooses among operators."""
-    head_sharded: bool
+    loss_is_vocab_parallel: bool
     """The loss runs on vocabulary shards."""
     loss_kind: str
     """Kind of loss (``loss.kind`` of the plan)."""
     loss_chunks: int
     """Pieces of a chunked loss."""
-    upcast: bool
+    upcasts_logits: bool
     """The logits are cast to fp32 before the loss."""
     base_trained: bool
     """The base weights of the model are trained."""
@@ -83,21 +84,21 @@ class Shape(Record):
     """A norm is one kernel."""
     fused_loss: bool = True
     """The loss is one kernel."""
-    latent_inputs: str = "own"
+    latent_input_tokens: str = "own"
     """What matrices that compress latents read, as :class:`memcheck.frameworks.registry.Timing` has it."""
-    float8_tensors: bool = False
+    uses_torchao_float8: bool = False
     """fp8 is torchao's."""
-    by_operators: bool = False
+    recompute_selects_operators: bool = False
     """Selective recompute chooses among operators: it keeps every second matrix product, and attention."""
-    own_expert_groups: bool = False
-    """Routed tokens go over groups of their own, instead of the tensor ranks'."""
+    experts_have_own_groups: bool = False
+    """Routed tokens go to the ranks of expert groups of their own; False: to the tensor ranks."""
     fp8_saved_input: bool = False
     """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
     has_mtp: bool = False
     """Megatron's multi-token prediction (``mtp_num_layers``)."""
     adapted_module_name: Callable[[ParameterTensor, object], str] | None = None
     """What adapters' targets call a layer (:class:`memcheck.frameworks.registry.Timing`)."""
-    tower: TowerShape | None = None
+    tower_shape: TowerShape | None = None
     """The vision tower's, where a step has pictures."""
 
 
@@ -114,8 +115,8 @@ class Product(Record):
     """Columns of the result, on this rank."""
     inputs: int
     """Inner dimension, on this rank."""
-    batch: int
-    """How many equal products: the local experts of a layer, else 1."""
+    equal_products: int
+    """How many such products run at once: the layer's experts on this rank, else 1."""
     trained: bool
     """The weight gets a gradient."""
     adapted: bool
@@ -123,9 +124,9 @@ class Product(Record):
     parameters: int
     """Elements of the weights on this rank."""
     cast_input_elements: int
-    """Elements that fp8 casts in forward."""
+    """Elements of the input that are cast to fp8 in the forward."""
     cast_output_elements: int
-    """Gradients of the output that it casts in backward."""
+    """Elements of the output's gradient that are cast to fp8 in the backward."""
     shard: str
     """``column`` | ``row`` | ``none``."""
     shares_input: bool
@@ -144,7 +145,7 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
     """
     tokens = settings.batch * settings.sequence
     tokens_of_rank = tokens // settings.tensor_parallel if settings.sequence_parallel else tokens
-    gathers_latent_inputs = settings.latent_inputs == "gathered"
+    gathers_latent_inputs = settings.latent_input_tokens == "gathered"
     layers: list[Product] = []
     previous = ("", "")  # sharding and group of the matrix before: column-parallel ones of a group share their input
     for module in (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp):
@@ -170,9 +171,9 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
                 shares_input = tensor.shard == "column" and previous == ("column", tensor.group)
                 previous = (tensor.shard, tensor.group)
                 # rows that fp8 casts: torchao casts each rank's own tokens, and an input once for all its readers
-                input_rows = tokens_of_rank if settings.float8_tensors and tensor.shard == "column" else rows
-                output_rows = tokens_of_rank if settings.float8_tensors and tensor.shard == "row" else rows
-                if settings.float8_tensors and shares_input:
+                input_rows = tokens_of_rank if settings.uses_torchao_float8 and tensor.shard == "column" else rows
+                output_rows = tokens_of_rank if settings.uses_torchao_float8 and tensor.shard == "row" else rows
+                if settings.uses_torchao_float8 and shares_input:
                     input_rows = 0
             layers.append(
                 Product(
@@ -181,7 +182,7 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
                     tokens=rows,
                     outputs=outputs,
                     inputs=inputs,
-                    batch=batch,
+                    equal_products=batch,
                     trained=trained and settings.adapter is None and not is_frozen(name, settings.frozen_modules),
                     adapted=is_adapted(settings, tensor, module),
                     parameters=outputs * inputs * batch,
@@ -282,12 +283,12 @@ ROUTING = 4 * HALF
 class PassBytes(Record):
     """Bytes that a forward pass and its backward pass read and write, per token or per logit."""
 
-    forward: float = 0.0
-    backward: float = 0.0
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
 
     def plus(self, other: PassBytes) -> PassBytes:
         """Return the sum of both, pass by pass."""
-        return PassBytes(self.forward + other.forward, self.backward + other.backward)
+        return PassBytes(self.forward_bytes + other.forward_bytes, self.backward_bytes + other.backward_bytes)
 
 
 NOTHING = PassBytes()
@@ -334,7 +335,8 @@ def _residual_additions(block: Block, hidden: int, item_bytes: int, *, fused: bo
     additions = len([half for half in (block.mixer, block.mlp) if half is not None])
     accesses = 2 if fused else 3
     return PassBytes(
-        forward=float(additions * accesses * item_bytes * hidden), backward=float(additions * 3 * item_bytes * hidden)
+        forward_bytes=float(additions * accesses * item_bytes * hidden),
+        backward_bytes=float(additions * 3 * item_bytes * hidden),
     )
 
 
@@ -345,9 +347,9 @@ def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> Pass
     """
     width = max(hidden, norm.size * norm.rows)  # a norm of less than the stream, such as one per head, runs many times
     if one_kernel or norm.kind == "layernorm":  # one read and one write; backward reads input and gradient, writes one
-        return PassBytes(forward=2.0 * item_bytes * width, backward=3.0 * item_bytes * width)
+        return PassBytes(forward_bytes=2.0 * item_bytes * width, backward_bytes=3.0 * item_bytes * width)
     forward = float((UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width)
-    return PassBytes(forward=forward, backward=2 * forward)
+    return PassBytes(forward_bytes=forward, backward_bytes=2 * forward)
 
 
 def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> PassBytes:
@@ -364,7 +366,7 @@ def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, on
         both_ways = rotary_bytes * rotated + 2 * HALF * queries_and_keys
         return PassBytes(both_ways, both_ways)
     if isinstance(mixer, Mixer):
-        return PassBytes(forward=4 * HALF * mixer.width, backward=8 * HALF * mixer.width)
+        return PassBytes(forward_bytes=4 * HALF * mixer.width, backward_bytes=8 * HALF * mixer.width)
     if mixer is None:
         return NOTHING
     width = (mixer.heads + mixer.kv_heads) * mixer.head_dim
@@ -372,9 +374,11 @@ def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, on
     if mixer.rotary_dim:
         moved = PassBytes(rotary_bytes * width, rotary_bytes * width)
     if mixer.query_norm is not None and one_kernel:  # a read and a write; backward reads two tensors and writes one
-        moved = moved.plus(PassBytes(forward=2 * HALF * width, backward=3 * HALF * width))
+        moved = moved.plus(PassBytes(forward_bytes=2 * HALF * width, backward_bytes=3 * HALF * width))
     elif mixer.query_norm is not None:
-        moved = moved.plus(PassBytes(forward=float(UNFUSED_NORM * width), backward=2.0 * UNFUSED_NORM * width))
+        moved = moved.plus(
+            PassBytes(forward_bytes=float(UNFUSED_NORM * width), backward_bytes=2.0 * UNFUSED_NORM * width)
+        )
     return moved
 
 
@@ -384,12 +388,12 @@ def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> PassBytes:
     ``width``: elements per token of the up product. ``fused``: activation and product are one kernel.
     """
     if mlp.gated and fused:  # reads gate and up, writes the product; backward reads these and the gradient, writes two
-        return PassBytes(forward=3 * HALF * width, backward=5 * HALF * width)
+        return PassBytes(forward_bytes=3 * HALF * width, backward_bytes=5 * HALF * width)
     if mlp.gated:  # the activation reads and writes, the product reads two tensors and writes one; backward 3 and 5
-        return PassBytes(forward=5 * HALF * width, backward=8 * HALF * width)
+        return PassBytes(forward_bytes=5 * HALF * width, backward_bytes=8 * HALF * width)
     operators = NEW_GELU_OPERATORS if mlp.activation == "gelu_new" and not fused else 1
     # each operator reads and writes; its backward reads the gradient and the saved input, and writes one gradient
-    return PassBytes(forward=2 * HALF * width * operators, backward=3 * HALF * width * operators)
+    return PassBytes(forward_bytes=2 * HALF * width * operators, backward_bytes=3 * HALF * width * operators)
 
 
 def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
@@ -409,16 +413,16 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
             separate_norms.append(block.mlp_norm)
         for norm in separate_norms:
             if norm is not None:
-                stream += _norm(norm, hidden, 2, one_kernel=True).forward
+                stream += _norm(norm, hidden, 2, one_kernel=True).forward_bytes
     if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
-        inner += _mixer(mixer, fused=fused, one_kernel=True).forward
+        inner += _mixer(mixer, fused=fused, one_kernel=True).forward_bytes
     if isinstance(mlp, Mlp) and "mlp" in modules:
-        inner += _activation(mlp, mlp.width, fused=fused).forward
+        inner += _activation(mlp, mlp.width, fused=fused).forward_bytes
     if isinstance(mlp, Moe):
         if mlp.shared.width and ("moe" in modules or "shared_experts" in modules):
-            inner += _activation(mlp, mlp.shared.width, fused=fused).forward
+            inner += _activation(mlp, mlp.shared.width, fused=fused).forward_bytes
         if "moe" in modules or "moe_act" in modules:
-            experts += _activation(mlp, mlp.width, fused=fused).forward
+            experts += _activation(mlp, mlp.width, fused=fused).forward_bytes
         if "moe" in modules:
             experts += ROUTING * hidden
     return Traffic(PassBytes(stream), PassBytes(inner), PassBytes(experts))
@@ -502,7 +506,9 @@ def _engine_merge(output_width: int, keys_values: int, ranks: int) -> PassBytes:
     causal_share = 0.75
     added = add * causal_share * (ranks - 1)
     of_outputs = output_width * (copy + added)
-    return PassBytes(forward=keys_values * copy + of_outputs, backward=keys_values * (copy + add + added) + of_outputs)
+    return PassBytes(
+        forward_bytes=keys_values * copy + of_outputs, backward_bytes=keys_values * (copy + add + added) + of_outputs
+    )
 
 
 def _torch_merge(output_width: int, keys_values: int, ranks: int, *, fused: bool) -> PassBytes:
@@ -523,8 +529,8 @@ def _torch_merge(output_width: int, keys_values: int, ranks: int, *, fused: bool
     merged = add if fused else (whole + whole / 2 + copy) / 2  # the mean of a whole step and a half one
     query_gradients = (add + add / 2 + copy) / 2
     return PassBytes(
-        forward=output_width * (casts + other_steps * merged),
-        backward=(output_width * query_gradients + keys_values * (add + copy)) * other_steps,
+        forward_bytes=output_width * (casts + other_steps * merged),
+        backward_bytes=(output_width * query_gradients + keys_values * (add + copy)) * other_steps,
     )
 
 
@@ -548,11 +554,11 @@ def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> PassBytes:
     """
     logits_written = HALF
     if fused or kind in ("fused-linear", "in-place"):
-        return PassBytes(forward=logits_written + HALF, backward=2 * HALF)
+        return PassBytes(forward_bytes=logits_written + HALF, backward_bytes=2 * HALF)
     if kind == "vocab-parallel":  # backward: softmax minus one-hot, and its scaling
-        return PassBytes(forward=logits_written + CAST + SOFTMAX_ACCESSES * FULL, backward=3 * FULL + CAST)
+        return PassBytes(forward_bytes=logits_written + CAST + SOFTMAX_ACCESSES * FULL, backward_bytes=3 * FULL + CAST)
     item = FULL if upcast else HALF
     casts = CAST if upcast else 0.0
     log_softmax = 2 * item
     gradients = 4 * item  # of log-softmax: two reads and a write; of the one-hot target: a write
-    return PassBytes(forward=logits_written + casts + log_softmax, backward=gradients + casts)
+    return PassBytes(forward_bytes=logits_written + casts + log_softmax, backward_bytes=gradients + casts)

@@ -40,29 +40,29 @@ class PartTime(Record):
     They are one rank's, without the pipeline's bubble and sends.
     """
 
-    arithmetic: float = 0.0
-    """Operations that arithmetic bounds."""
-    memory: float = 0.0
-    """Operations that memory traffic bounds."""
-    weights: float = 0.0
+    arithmetic_seconds: float = 0.0
+    """Seconds of the operations that arithmetic bounds: forward, backward and recompute."""
+    memory_seconds: float = 0.0
+    """Seconds of the operations that memory traffic bounds."""
+    weight_gradient_seconds: float = 0.0
     """Gradients of the weights, which zero-bubble schedules move into the bubble; among the two above."""
-    tensor: float = 0.0
+    exposed_tensor_seconds: float = 0.0
     """Exposed by tensor-parallel exchanges."""
-    context: float = 0.0
+    exposed_context_seconds: float = 0.0
     """Exposed by context-parallel exchanges."""
-    expert: float = 0.0
+    exposed_expert_seconds: float = 0.0
     """Exposed by routing tokens to experts and back."""
-    data: float = 0.0
+    exposed_data_seconds: float = 0.0
     """Exposed by FSDP's gathers and reductions in every micro-batch (stage 3)."""
-    last_data: float = 0.0
+    last_exposed_data_seconds: float = 0.0
     """Added in the micro-batch that reduces, where not all do."""
-    dense: float = 0
+    dense_parameters: float = 0
     """Parameters outside experts, before FSDP shards them."""
-    dense_trained: float = 0
+    trained_dense_parameters: float = 0
     """Dense parameters that get gradients."""
-    experts: float = 0
+    expert_parameters: float = 0
     """Parameters of experts, before FSDP shards them."""
-    experts_trained: float = 0
+    trained_expert_parameters: float = 0
     """Parameters of experts that get gradients."""
 
     def times(self, count: int) -> PartTime:
@@ -72,25 +72,32 @@ class PartTime(Record):
     @property
     def seconds(self) -> float:
         """Seconds of one micro-batch: computation, memory traffic and exposed exchanges."""
-        return self.arithmetic + self.memory + self.tensor + self.context + self.expert + self.data
+        return (
+            self.arithmetic_seconds
+            + self.memory_seconds
+            + self.exposed_tensor_seconds
+            + self.exposed_context_seconds
+            + self.exposed_expert_seconds
+            + self.exposed_data_seconds
+        )
 
 
 class Sharing(Record):
     """How data-parallel ranks share parameters and gradients: the same for every layer."""
 
-    dense: Copies
+    dense_copies: Copies
     """The groups that share parameters outside experts."""
-    experts: Copies
+    expert_copies: Copies
     """The groups that share one expert."""
-    precision: ExchangedBytes
+    item_bytes: ExchangedBytes
     """Bytes per element on the wire, and the ZeRO stage."""
     reshards: bool
     """Parameters are freed after forward and gathered again for backward (``reshard_after_forward``)."""
-    gathers: bool
+    gathers_every_micro_batch: bool
     """Every micro-batch gathers parameters."""
-    reduces: bool
+    reduces_every_micro_batch: bool
     """Every micro-batch reduces gradients."""
-    padding: float
+    expert_padding_factor: float
     """Factor by which padding enlarges the exchanged parameters of experts."""
 
 
@@ -103,42 +110,48 @@ def layer_time(
     that are recomputed, 0 to 1. ``sharing``: how data-parallel ranks share parameters.
     """
     layout = job.layout
-    arithmetic = cost.forward.arithmetic + cost.input_gradients.arithmetic + cost.weight_gradients.arithmetic
-    arithmetic += recomputed_share * cost.recomputed.arithmetic
-    memory = cost.forward.memory + cost.input_gradients.memory + cost.weight_gradients.memory
-    memory += recomputed_share * cost.recomputed.memory
+    arithmetic = (
+        cost.forward.arithmetic_seconds
+        + cost.input_gradients.arithmetic_seconds
+        + cost.weight_gradients.arithmetic_seconds
+    )
+    arithmetic += recomputed_share * cost.recomputed.arithmetic_seconds
+    memory = cost.forward.memory_seconds + cost.input_gradients.memory_seconds + cost.weight_gradients.memory_seconds
+    memory += recomputed_share * cost.recomputed.memory_seconds
     tensor = context = expert = 0.0
     if layout.tensor > 1:
-        tensor = tensor_seconds(wires.tensor, cost.halves, cost.exchanges, recomputed_share * cost.recomputed_exchanges)
+        tensor = tensor_seconds(
+            wires.tensor, cost.halves, cost.tensor_exchanges, recomputed_share * cost.recomputed_tensor_exchanges
+        )
     if layout.context > 1:
-        exchange = context_seconds(job, cost, wires.context, rates)
-        forward_passes = 1 + (recomputed_share if cost.recomputed_attention else 0.0)
+        exchange = context_seconds(job, cost, wires.context_kind, rates)
+        forward_passes = 1 + (recomputed_share if cost.recomputes_attention else 0.0)
         context = exchange.forward * forward_passes + exchange.backward
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
         # each pass routes tokens to the experts and back: forward, backward, and the recompute if that routes again
-        passes = 2 + (recomputed_share if cost.recomputed_routed else 0.0)
+        passes = 2 + (recomputed_share if cost.recomputes_routing else 0.0)
         expert = expert_seconds(job, cost, rates) * 2 * passes
-        if wires.overlaps_routing:
+        if wires.hides_routing:
             expert = exposed(expert, arithmetic + memory, ROUTING * rates.collective_sm_share / CHANNELS)
     fsdp = ExposedFsdp()
-    if sharing.precision.stage == 3:
+    if sharing.item_bytes.zero_stage == 3:
         memory += _fsdp_copy_bytes(cost, sharing) / rates.hbm_bandwidth
-        forward = cost.forward.arithmetic + cost.forward.memory
+        forward = cost.forward.arithmetic_seconds + cost.forward.memory_seconds
         backward = arithmetic + memory - forward
         fsdp = _exposed_fsdp(cost, forward, backward, sharing, rates.collective_sm_share)
     return PartTime(
-        arithmetic=arithmetic,
-        memory=memory,
-        weights=sum(cost.weight_gradients),
-        tensor=tensor,
-        context=context,
-        expert=expert,
-        data=fsdp.every,
-        last_data=fsdp.last,
-        dense=cost.dense_parameters,
-        dense_trained=cost.trained_dense_parameters,
-        experts=cost.expert_parameters,
-        experts_trained=cost.trained_expert_parameters,
+        arithmetic_seconds=arithmetic,
+        memory_seconds=memory,
+        weight_gradient_seconds=sum(cost.weight_gradients),
+        exposed_tensor_seconds=tensor,
+        exposed_context_seconds=context,
+        exposed_expert_seconds=expert,
+        exposed_data_seconds=fsdp.every_micro_batch,
+        last_exposed_data_seconds=fsdp.last_micro_batch,
+        dense_parameters=cost.dense_parameters,
+        trained_dense_parameters=cost.trained_dense_parameters,
+        expert_parameters=cost.expert_parameters,
+        trained_expert_parameters=cost.trained_expert_parameters,
     )
 
 
@@ -148,12 +161,12 @@ def _fsdp_copy_bytes(cost: LayerCost, sharing: Sharing) -> float:
     Gathered parameters are copied out of a flat buffer, and gradients into one.
     """
     bytes_moved = 0.0
-    if sharing.gathers:
-        parameters = cost.dense_parameters + cost.expert_parameters * sharing.padding
+    if sharing.gathers_every_micro_batch:
+        parameters = cost.dense_parameters + cost.expert_parameters * sharing.expert_padding_factor
         copies = 2 if sharing.reshards else 1  # in forward, and again in backward
         bytes_moved += FSDP_COPY_BYTES * copies * parameters
-    if sharing.reduces:
-        trained = cost.trained_dense_parameters + cost.trained_expert_parameters * sharing.padding
+    if sharing.reduces_every_micro_batch:
+        trained = cost.trained_dense_parameters + cost.trained_expert_parameters * sharing.expert_padding_factor
         bytes_moved += FSDP_REDUCE_BYTES * trained
     return bytes_moved
 
@@ -161,9 +174,9 @@ def _fsdp_copy_bytes(cost: LayerCost, sharing: Sharing) -> float:
 class ExposedFsdp(Record):
     """Seconds of one layer's gathers and reductions that no computation hides."""
 
-    every: float = 0.0
+    every_micro_batch: float = 0.0
     """In every micro-batch."""
-    last: float = 0.0
+    last_micro_batch: float = 0.0
     """In addition, in the last micro-batch, where that alone reduces gradients."""
 
 
@@ -176,17 +189,21 @@ def _exposed_fsdp(
     ``backward``: seconds of the layer's computation. ``collective_sm_share``: share of the multiprocessors that NCCL
     uses.
     """
-    gather = gather_seconds(sharing.dense, cost.dense_parameters, sharing.precision)
-    gather += gather_seconds(sharing.experts, cost.expert_parameters * sharing.padding, sharing.precision)
-    reduce = reduce_seconds(sharing.dense, cost.trained_dense_parameters, sharing.precision)
-    reduce += reduce_seconds(sharing.experts, cost.trained_expert_parameters * sharing.padding, sharing.precision)
-    in_forward = exposed(gather, forward, collective_sm_share) if sharing.gathers else 0.0
-    regather = gather if sharing.gathers and sharing.reshards else 0.0
+    gather = gather_seconds(sharing.dense_copies, cost.dense_parameters, sharing.item_bytes)
+    gather += gather_seconds(
+        sharing.expert_copies, cost.expert_parameters * sharing.expert_padding_factor, sharing.item_bytes
+    )
+    reduce = reduce_seconds(sharing.dense_copies, cost.trained_dense_parameters, sharing.item_bytes)
+    reduce += reduce_seconds(
+        sharing.expert_copies, cost.trained_expert_parameters * sharing.expert_padding_factor, sharing.item_bytes
+    )
+    in_forward = exposed(gather, forward, collective_sm_share) if sharing.gathers_every_micro_batch else 0.0
+    regather = gather if sharing.gathers_every_micro_batch and sharing.reshards else 0.0
     without_reduce = exposed(regather, backward, collective_sm_share)
     with_reduce = exposed(regather + reduce, backward, collective_sm_share)
-    if sharing.reduces:
-        return ExposedFsdp(every=in_forward + with_reduce)
-    return ExposedFsdp(every=in_forward + without_reduce, last=with_reduce - without_reduce)
+    if sharing.reduces_every_micro_batch:
+        return ExposedFsdp(every_micro_batch=in_forward + with_reduce)
+    return ExposedFsdp(every_micro_batch=in_forward + without_reduce, last_micro_batch=with_reduce - without_reduce)
 
 
 def stage_time(stage: Stage, layers: list[PartTime], head: HeadCost, wires: Wires, sharing: Sharing) -> PartTime:
@@ -195,16 +212,20 @@ def stage_time(stage: Stage, layers: list[PartTime], head: HeadCost, wires: Wire
     ``stage``: numbers of layers of each kind, and whether it has embedding and head. ``layers``: seconds of a layer of
     each kind. ``head``: work of the head. ``wires``: seconds of single exchanges.
     """
-    parts = [layer.times(count) for count, layer in zip(stage.layers, layers, strict=True) if count]
-    if stage.head:
+    parts = [layer.times(count) for count, layer in zip(stage.layers_by_run, layers, strict=True) if count]
+    if stage.has_head:
         parts.append(
             PartTime(
-                arithmetic=head.forward.arithmetic + head.backward.arithmetic + head.recomputed.arithmetic,
-                memory=head.forward.memory + head.backward.memory + head.recomputed.memory,
+                arithmetic_seconds=head.forward.arithmetic_seconds
+                + head.backward.arithmetic_seconds
+                + head.recomputed.arithmetic_seconds,
+                memory_seconds=head.forward.memory_seconds
+                + head.backward.memory_seconds
+                + head.recomputed.memory_seconds,
             )
         )
-    if stage.predictions:
-        parts.append(_predictions(stage.predictions, head, wires))
+    if stage.mtp_layers:
+        parts.append(_predictions(stage.mtp_layers, head, wires))
     parts += _ends(stage, head, wires, sharing)
     return PartTime(*[sum(values) for values in zip(*parts, strict=True)])
 
@@ -216,32 +237,44 @@ def _predictions(count: int, head: HeadCost, wires: Wires) -> PartTime:
     """
     work = (head.forward, head.backward, head.recomputed, head.mtp_projection)
     return PartTime(
-        arithmetic=count * sum([seconds.arithmetic for seconds in work]),
-        memory=count * sum([seconds.memory for seconds in work]),
-        tensor=count * PREDICTION_PAIRS * wires.tensor.pair,
-        dense=count * head.mtp_projection_parameters,
-        dense_trained=count * head.mtp_projection_parameters,
+        arithmetic_seconds=count * sum([seconds.arithmetic_seconds for seconds in work]),
+        memory_seconds=count * sum([seconds.memory_seconds for seconds in work]),
+        exposed_tensor_seconds=count * PREDICTION_PAIRS * wires.tensor.pair,
+        dense_parameters=count * head.mtp_projection_parameters,
+        trained_dense_parameters=count * head.mtp_projection_parameters,
     )
 
 
 def _ends(stage: Stage, head: HeadCost, wires: Wires, sharing: Sharing) -> list[PartTime]:
     """Return the parameters and exchanges of embedding and head, as far as the stage has them."""
     parameters = trained = 0
-    if stage.head:
-        parameters += head.head
-        trained += head.head if head.head_trained else 0
-    if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
-        parameters += head.embedding
-        trained += head.embedding if head.embedding_trained else 0
+    if stage.has_head:
+        parameters += head.head_parameters
+        trained += head.head_parameters if head.head_is_trained else 0
+    if stage.has_embedding or stage.mtp_layers:  # prediction needs the embedding where it runs
+        parameters += head.embedding_parameters
+        trained += head.embedding_parameters if head.embedding_is_trained else 0
     if not parameters:
         return []
-    pairs = [stage.head, stage.embedding].count(True)
-    parts = [PartTime(tensor=wires.tensor.pair * pairs, dense=parameters, dense_trained=trained)]
-    if sharing.precision.stage == 3:  # no computation overlaps the first gather and the last reduction
-        if sharing.gathers:
-            parts.append(PartTime(data=gather_seconds(sharing.dense, parameters, sharing.precision)))
-        reduce = reduce_seconds(sharing.dense, trained, sharing.precision)
-        parts.append(PartTime(data=reduce) if sharing.reduces else PartTime(last_data=reduce))
+    pairs = [stage.has_head, stage.has_embedding].count(True)
+    parts = [
+        PartTime(
+            exposed_tensor_seconds=wires.tensor.pair * pairs,
+            dense_parameters=parameters,
+            trained_dense_parameters=trained,
+        )
+    ]
+    if sharing.item_bytes.zero_stage == 3:  # no computation overlaps the first gather and the last reduction
+        if sharing.gathers_every_micro_batch:
+            parts.append(
+                PartTime(exposed_data_seconds=gather_seconds(sharing.dense_copies, parameters, sharing.item_bytes))
+            )
+        reduce = reduce_seconds(sharing.dense_copies, trained, sharing.item_bytes)
+        parts.append(
+            PartTime(exposed_data_seconds=reduce)
+            if sharing.reduces_every_micro_batch
+            else PartTime(last_exposed_data_seconds=reduce)
+        )
     return parts
 
 
@@ -266,11 +299,11 @@ def bubble_seconds(
         # (p - 1) / 2 bubbles of F&B + B - 3 W: the last row of the table in the README of deepseek-ai/DualPipe
         bubbles = (ranks - 1) / 2
         mean_other_rank = other_ranks / (ranks - 1)
-        return max(0.0, bubbles * (mean_other_rank - 3 * slowest.weights))
+        return max(0.0, bubbles * (mean_other_rank - 3 * slowest.weight_gradient_seconds))
     if schedule in ("zero-bubble", "dualpipe"):
         # ZB-H1, (p - 1)(F + B - 2 W): at most two weight gradients fill the bubble of each other rank
         filling = min(2 * (ranks - 1), micro_batches)
-        return max(0.0, other_ranks - filling * slowest.weights)
+        return max(0.0, other_ranks - filling * slowest.weight_gradient_seconds)
     return other_ranks
 
 

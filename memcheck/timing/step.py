@@ -97,14 +97,16 @@ def step_seconds(job: TrainingJob, parameters: float, rates: Rates, muon_side: i
     bytes_per_parameter = 3.0 * gradient_bytes if job.clip_grad_norm else 0.0
     bytes_per_parameter += gradient_bytes
     if on_host(job):
-        return RooflineSeconds(arithmetic=0.0, memory=parameters * bytes_per_parameter / rates.hbm_bandwidth)
+        return RooflineSeconds(
+            arithmetic_seconds=0.0, memory_seconds=parameters * bytes_per_parameter / rates.hbm_bandwidth
+        )
     bytes_per_parameter += _update_bytes(job)
     memory = parameters * bytes_per_parameter / rates.hbm_bandwidth
     if name != "muon":
-        return RooflineSeconds(arithmetic=0.0, memory=memory)
+        return RooflineSeconds(arithmetic_seconds=0.0, memory_seconds=memory)
     # Newton-Schulz: each product of n x n matrices, n^2 parameters, takes 2 n^3 FLOPs
     newton_schulz = 2.0 * MUON_PRODUCTS * muon_side * parameters / rates.matmul_flops
-    return RooflineSeconds(arithmetic=newton_schulz, memory=memory)
+    return RooflineSeconds(arithmetic_seconds=newton_schulz, memory_seconds=memory)
 
 
 def _update_bytes(job: TrainingJob) -> float:
@@ -170,11 +172,11 @@ def offload_seconds(job: TrainingJob, shard: Shard, sharing: Sharing, rates: Rat
 class SecondPasses(Record):
     """Seconds that one micro-batch spends in forward passes without gradients."""
 
-    arithmetic: float = 0.0
+    arithmetic_seconds: float = 0.0
     """Operations that arithmetic bounds."""
-    memory: float = 0.0
+    memory_seconds: float = 0.0
     """Operations that memory traffic bounds."""
-    data: float = 0.0
+    gather_seconds: float = 0.0
     """Gathering parameters that FSDP2 shards as one unit: nothing of the pass can hide it."""
 
 
@@ -184,9 +186,9 @@ NONE = SecondPasses()
 class PassCounts(Record):
     """Forward passes without gradients in one micro-batch."""
 
-    own: int
+    own_passes: int
     """Passes of the trained model itself."""
-    other: int
+    reference_passes: int
     """Passes of a reference or teacher that is a model of its own."""
 
 
@@ -199,29 +201,33 @@ def passes_of(job: TrainingJob) -> PassCounts:
     """
     objective = job.objective
     if objective.name not in COMPARED:
-        return PassCounts(own=0, other=len(job.auxiliary_models))
+        return PassCounts(own_passes=0, reference_passes=len(job.auxiliary_models))
     mismatched = 1 if objective.name == "kto" else 0
     of_reference = (1 + mismatched) if objective.reference in SECOND_PASSES else 0
     if job.auxiliary_models:
-        return PassCounts(own=mismatched, other=of_reference)
-    return PassCounts(own=mismatched + of_reference, other=0)
+        return PassCounts(own_passes=mismatched, reference_passes=of_reference)
+    return PassCounts(own_passes=mismatched + of_reference, reference_passes=0)
 
 
 def second_passes(job: TrainingJob, architecture: Architecture, rates: Rates, sharing: Sharing) -> SecondPasses:
     """Compute the seconds per micro-batch of all forward passes without gradients (:func:`passes_of`)."""
     counts = passes_of(job)
     passes = NONE
-    if counts.own:
-        passes = _forward(job, architecture, rates, counts.own)
-    if counts.other and job.auxiliary_models:
+    if counts.own_passes:
+        passes = _forward(job, architecture, rates, counts.own_passes)
+    if counts.reference_passes and job.auxiliary_models:
         companion = job.auxiliary_models[0]
         plain = job._replace(method="full", lora=None, architecture=companion.architecture)
-        other_model = _forward(plain, companion.architecture, rates, counts.other)
+        other_model = _forward(plain, companion.architecture, rates, counts.reference_passes)
         data = 0.0
-        if sharing.precision.stage == 3:
+        if sharing.item_bytes.zero_stage == 3:
             parameters = _parameters(plain, companion.architecture, rates)
-            data = counts.other * gather_seconds(sharing.dense, parameters, sharing.precision)
-        passes = SecondPasses(passes.arithmetic + other_model.arithmetic, passes.memory + other_model.memory, data)
+            data = counts.reference_passes * gather_seconds(sharing.dense_copies, parameters, sharing.item_bytes)
+        passes = SecondPasses(
+            passes.arithmetic_seconds + other_model.arithmetic_seconds,
+            passes.memory_seconds + other_model.memory_seconds,
+            data,
+        )
     return passes
 
 
@@ -229,10 +235,10 @@ def _forward(job: TrainingJob, architecture: Architecture, rates: Rates, times: 
     """Compute the seconds of ``times`` forward passes of a model that is not divided into pipeline stages."""
     model_cost = parts_of(architecture, shape_of(job), rates)
     (stage,) = stages_of(architecture, job, 1)
-    arithmetic, memory = model_cost.head.forward
-    for count, cost in zip(stage.layers, model_cost.costs, strict=True):
-        arithmetic += count * cost.forward.arithmetic
-        memory += count * cost.forward.memory
+    arithmetic, memory = model_cost.head_cost.forward
+    for count, cost in zip(stage.layers_by_run, model_cost.layer_costs, strict=True):
+        arithmetic += count * cost.forward.arithmetic_seconds
+        memory += count * cost.forward.memory_seconds
     return SecondPasses(times * arithmetic, times * memory)
 
 
@@ -242,9 +248,9 @@ def _parameters(job: TrainingJob, architecture: Architecture, rates: Rates) -> i
     (stage,) = stages_of(architecture, job, 1)
     layers = sum(
         count * (cost.dense_parameters + cost.expert_parameters)
-        for count, cost in zip(stage.layers, model_cost.costs, strict=True)
+        for count, cost in zip(stage.layers_by_run, model_cost.layer_costs, strict=True)
     )
-    return layers + model_cost.head.embedding + model_cost.head.head
+    return layers + model_cost.head_cost.embedding_parameters + model_cost.head_cost.head_parameters
 
 
 def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
@@ -267,7 +273,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         gpu,
         job.recipe.compute,
         layout.gpus_per_node,
-        fp8=shape.fp8,
+        fp8=shape.fp8_products,
         engine_attention=job.framework.transformer_engine,
     )
     wires = wires_of(job, architecture.hidden_size, shape.item_bytes, rates)
@@ -282,20 +288,22 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     if job.checkpointing.offload != "none":
         offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
     forward_only = second_passes(job, architecture, rates, sharing) if job.objective.loss_code else NONE
-    compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + update.arithmetic
+    compute = micro_batches * (slowest.arithmetic_seconds + forward_only.arithmetic_seconds) + update.arithmetic_seconds
     accumulation = _accumulation_bytes(job, slowest) / rates.hbm_bandwidth
-    hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + update.memory
-    data = micro_batches * (slowest.data + forward_only.data) + slowest.last_data
+    hbm = micro_batches * (slowest.memory_seconds + forward_only.memory_seconds + accumulation) + update.memory_seconds
+    data = (
+        micro_batches * (slowest.exposed_data_seconds + forward_only.gather_seconds) + slowest.last_exposed_data_seconds
+    )
     exchanges = Exchanges(
-        tensor=micro_batches * slowest.tensor,
-        context=micro_batches * slowest.context,
-        expert=micro_batches * slowest.expert,
+        tensor=micro_batches * slowest.exposed_tensor_seconds,
+        context=micro_batches * slowest.exposed_context_seconds,
+        expert=micro_batches * slowest.exposed_expert_seconds,
         data=data + _after_backward(job, slowest, sharing, rates),
-        pipeline=pipeline_seconds(layout, micro_batches, wires.pipeline),
+        pipeline=pipeline_seconds(layout, micro_batches, wires.pipeline_seconds),
     )
     bubble = bubble_seconds(layout, micro_batches, stages, times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
-    sequences = job.rows * job.head.columns * micro_batches * layout.data
+    sequences = job.rows * job.head.text_columns * micro_batches * layout.data
     tokens_per_gpu = sequences * job.sequence_length / layout.world_size
     flops = _flops(job, architecture, rates)
     model_rate = flops.model * tokens_per_gpu / seconds
@@ -328,10 +336,10 @@ def _stage_times(
     """Compute the seconds and parameters of each pipeline stage for one micro-batch; equal layers are computed once."""
     model_cost = parts_of(architecture, shape_of(job), rates)
     recomputed_share = _recomputed(job, architecture)
-    different = {id(cost): cost for cost in model_cost.costs}
+    different = {id(cost): cost for cost in model_cost.layer_costs}
     times = {key: layer_time(job, cost, wires, recomputed_share, sharing, rates) for key, cost in different.items()}
-    layers = [times[id(cost)] for cost in model_cost.costs]
-    return [stage_time(stage, layers, model_cost.head, wires, sharing) for stage in stages]
+    layers = [times[id(cost)] for cost in model_cost.layer_costs]
+    return [stage_time(stage, layers, model_cost.head_cost, wires, sharing) for stage in stages]
 
 
 class Shard(Record):
@@ -345,11 +353,12 @@ class Shard(Record):
 
 def _shard(job: TrainingJob, stage: PartTime, sharing: Sharing) -> Shard:
     """Return what one data-parallel rank of a pipeline stage holds and updates."""
-    dense_ranks = sharing.dense.shard.ranks if job.layout.zero_stage else 1
-    expert_ranks = sharing.experts.shard.ranks if job.layout.zero_stage else 1
+    dense_ranks = sharing.dense_copies.shard_links.ranks if job.layout.zero_stage else 1
+    expert_ranks = sharing.expert_copies.shard_links.ranks if job.layout.zero_stage else 1
     return Shard(
-        trained=stage.dense_trained / dense_ranks + stage.experts_trained / expert_ranks,
-        bytes=(stage.dense / dense_ranks + stage.experts / expert_ranks) * DTYPE_BYTES[job.recipe.params],
+        trained=stage.trained_dense_parameters / dense_ranks + stage.trained_expert_parameters / expert_ranks,
+        bytes=(stage.dense_parameters / dense_ranks + stage.expert_parameters / expert_ranks)
+        * DTYPE_BYTES[job.recipe.params],
     )
 
 
@@ -358,13 +367,13 @@ def _sharing(job: TrainingJob, architecture: Architecture, rates: Rates) -> Shar
     reshards = gathers_again(job)
     experts = max((block.mlp.experts for block, _ in architecture.blocks if isinstance(block.mlp, Moe)), default=0)
     return Sharing(
-        dense=dense_copies(job, rates),
-        experts=expert_copies(job, rates),
-        precision=precision(job),
+        dense_copies=dense_copies(job, rates),
+        expert_copies=expert_copies(job, rates),
+        item_bytes=precision(job),
         reshards=reshards,
-        gathers=reshards or job.layout.pipeline == 1,
-        reduces=reduces_every(job) or job.gradient_accumulation_steps == 1,
-        padding=timing_of(job.framework).experts_padding(job, experts) if experts else 1.0,
+        gathers_every_micro_batch=reshards or job.layout.pipeline == 1,
+        reduces_every_micro_batch=reduces_every(job) or job.gradient_accumulation_steps == 1,
+        expert_padding_factor=timing_of(job.framework).experts_padding(job, experts) if experts else 1.0,
     )
 
 
@@ -432,16 +441,16 @@ def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> TokenF
         expert_parallel=1,
         expert_tensor_parallel=1,
         expert_imbalance=1.0,
-        head_sharded=False,
+        loss_is_vocab_parallel=False,
     )
     tokens = job.sequence_length
     model_cost: ModelCost = parts_of(architecture, whole_model, rates)
     stage = stages_of(architecture, job, 1)[0]
-    mtp_projection = TRAINED_PARAMETER_FLOPS * tokens * model_cost.head.mtp_projection_parameters
-    head = model_cost.head.flops + model_cost.head.backward_flops
-    model = head * (1 + stage.predictions) + mtp_projection * stage.predictions
+    mtp_projection = TRAINED_PARAMETER_FLOPS * tokens * model_cost.head_cost.mtp_projection_parameters
+    head = model_cost.head_cost.flops + model_cost.head_cost.backward_flops
+    model = head * (1 + stage.mtp_layers) + mtp_projection * stage.mtp_layers
     recompute = attention_recompute = 0.0
-    for count, cost in zip(stage.layers, model_cost.costs, strict=True):
+    for count, cost in zip(stage.layers_by_run, model_cost.layer_costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
         recompute += count * cost.recomputed_flops
         attention_recompute += count * cost.attention_recompute_flops
@@ -450,7 +459,9 @@ def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> TokenF
 
 def _accumulation_bytes(job: TrainingJob, slowest: PartTime) -> float:
     """Compute the bytes moved to add the gradients of one micro-batch to those of earlier ones, on the slowest rank."""
-    gradient_bytes = DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
+    gradient_bytes = DTYPE_BYTES[job.recipe.gradients] * (
+        slowest.trained_dense_parameters + slowest.trained_expert_parameters
+    )
     if job.framework.own_gradients:  # the matrix product itself adds to the main gradient: a read and a write
         return 2.0 * gradient_bytes
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
@@ -464,21 +475,25 @@ def _after_backward(job: TrainingJob, slowest: PartTime, sharing: Sharing, rates
     Below ZeRO-3 the gradients are reduced and, from ZeRO-1, the updated parameters are gathered. ZeRO-3 exchanges
     inside the micro-batches: 0.
     """
-    zero_stage, item_bytes = job.layout.zero_stage, sharing.precision
+    zero_stage, item_bytes = job.layout.zero_stage, sharing.item_bytes
     if zero_stage == 3:
         return 0.0
-    reduce = reduce_seconds(sharing.dense, slowest.dense_trained, item_bytes)
-    reduce += reduce_seconds(sharing.experts, slowest.experts_trained, item_bytes)
+    reduce = reduce_seconds(sharing.dense_copies, slowest.trained_dense_parameters, item_bytes)
+    reduce += reduce_seconds(sharing.expert_copies, slowest.trained_expert_parameters, item_bytes)
     if zero_stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
-        reduce = all_reduce(sharing.dense.shard, slowest.dense_trained * item_bytes.reduced)
+        reduce = all_reduce(
+            sharing.dense_copies.shard_links, slowest.trained_dense_parameters * item_bytes.bytes_per_gradient
+        )
     hides_reduce, hides_gather = overlaps(job)
-    backward = (slowest.arithmetic + slowest.memory) * 2 / 3  # of a micro-batch: backward has twice the products
+    backward = (
+        (slowest.arithmetic_seconds + slowest.memory_seconds) * 2 / 3
+    )  # of a micro-batch: backward has twice the products
     forward = backward / 2
     seconds = exposed(reduce, backward, rates.collective_sm_share) if hides_reduce else reduce
-    seconds *= job.gradient_accumulation_steps if sharing.reduces else 1
+    seconds *= job.gradient_accumulation_steps if sharing.reduces_every_micro_batch else 1
     if zero_stage:  # ranks update only their shards, and gather the parameters during the next forward
-        gather = gather_seconds(sharing.dense, slowest.dense_trained, item_bytes)
-        gather += gather_seconds(sharing.experts, slowest.experts_trained, item_bytes)
+        gather = gather_seconds(sharing.dense_copies, slowest.trained_dense_parameters, item_bytes)
+        gather += gather_seconds(sharing.expert_copies, slowest.trained_expert_parameters, item_bytes)
         seconds += exposed(gather, forward, rates.collective_sm_share) if hides_gather else gather
     return seconds
 
@@ -493,4 +508,4 @@ def _activation_offload(job: TrainingJob, architecture: Architecture, slowest: P
     tokens = tokens // layout.tensor if layout.sequence else tokens
     layers = architecture.num_layers / layout.pipeline
     one_way = tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * layers / rates.host_bandwidth
-    return max(0.0, 2 * one_way - slowest.arithmetic - slowest.memory)
+    return max(0.0, 2 * one_way - slowest.arithmetic_seconds - slowest.memory_seconds)

@@ -39,17 +39,19 @@ class Half(Record):
     exchange.
     """
 
-    column: float = 0.0
+    column_seconds: float = 0.0
     """Products that read gathered hidden states, in the forward pass."""
-    column_inputs: float = 0.0
-    """Gradients of what they read."""
-    column_weights: float = 0.0
-    row: float = 0.0
+    column_input_gradient_seconds: float = 0.0
+    """Gradients of what those products read."""
+    column_weight_gradient_seconds: float = 0.0
+    """Gradients of the weights of those products."""
+    row_seconds: float = 0.0
     """The product whose result is summed over the ranks, in the forward pass."""
-    row_inputs: float = 0.0
-    readers: int = 0
-    """Products that read the gathered hidden states."""
-    latent: str = ""
+    row_input_gradient_seconds: float = 0.0
+    """Gradient of what the row product reads."""
+    column_products: int = 0
+    """How many products read the gathered hidden states."""
+    latents: str = ""
     """Whether the products read latents, which are gathered instead of hidden states: ``kept`` (saved for backward) or
     ``again`` (recomputed alone); empty: they do not.
     """
@@ -58,30 +60,30 @@ class Half(Record):
 class TensorWires(Record):
     """Seconds of the exchanges of one micro-batch's hidden states."""
 
-    ways: int = 1
+    ranks: int = 1
     """Tensor-parallel ranks."""
-    gather: float = 0.0
+    gather_seconds: float = 0.0
     """All-gather of the hidden states; 0 without sequence parallelism."""
-    scatter: float = 0.0
+    scatter_seconds: float = 0.0
     """Reduce-scatter of partial sums of the hidden states; without sequence parallelism an all-reduce."""
-    copies: tuple[float, float] = (0.0, 0.0)
+    copy_seconds: tuple[float, float] = (0.0, 0.0)
     """Seconds to copy what was gathered, and what is to be scattered, where no chunked product does it."""
-    hides: str = ""
+    hiding_library: str = ""
     """The library whose chunked products hide the exchanges: ``torch`` | ``engine``."""
-    placed: float = 0.0
+    own_chunk_seconds: float = 0.0
     """Copying the rank's own chunk into the buffer."""
-    summed: float = 0.0
+    sum_seconds: float = 0.0
     """Adding up the partial sums of all ranks."""
     gathers_input_twice: bool = False
     """Inputs are gathered once more for the gradients of the weights."""
     collective_sm_share: float = 0.0
-    latent: float = 0.0
+    latent_seconds: float = 0.0
     """One exchange of latents, in place of hidden states."""
 
     @property
     def pair(self) -> float:
         """One gather and one reduce-scatter (or one all-reduce) that nothing hides."""
-        return self.gather + self.scatter + sum(self.copies)
+        return self.gather_seconds + self.scatter_seconds + sum(self.copy_seconds)
 
 
 def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -> TensorWires:
@@ -97,7 +99,7 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
     links = group(rates, ranks, 1)
     latents = size * _latent_share(job) if timing.latent_input_tokens == "exchanged" else size
     if not layout.sequence:
-        return TensorWires(ranks, scatter=all_reduce(links, size), latent=all_reduce(links, latents))
+        return TensorWires(ranks, scatter_seconds=all_reduce(links, size), latent_seconds=all_reduce(links, latents))
     gathers_fp8 = timing.uses_torchao_float8 and job.recipe.recipe == "fp8-mixed"
     gathered = size / item_bytes if gathers_fp8 else size
     copy_per_byte = 2.0 / rates.hbm_bandwidth if timing.copies_gathered_states(job) else 0.0  # a read and a write
@@ -110,16 +112,16 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
     elif job.option("tp_comm_overlap"):
         hides = ENGINE
     return TensorWires(
-        ways=ranks,
-        gather=gather(links, gathered),
-        scatter=gather(links, size),
-        copies=(copy_per_byte * gathered, copy_per_byte * size),
-        hides=hides,
-        placed=placed,
-        summed=summed,
+        ranks=ranks,
+        gather_seconds=gather(links, gathered),
+        scatter_seconds=gather(links, size),
+        copy_seconds=(copy_per_byte * gathered, copy_per_byte * size),
+        hiding_library=hides,
+        own_chunk_seconds=placed,
+        sum_seconds=summed,
         gathers_input_twice=timing.gathers_inputs_twice and not hides,
         collective_sm_share=rates.collective_sm_share,
-        latent=gather(links, latents),
+        latent_seconds=gather(links, latents),
     )
 
 
@@ -148,7 +150,7 @@ def halves(linear: list[Product], rates: Rates, item_bytes: int, *, dense: bool,
         products_of_halves.append([product for product in linear if product.group != "attention"])
     exchanging = [_half(products, rates, item_bytes) for products in products_of_halves if products]
     if latent and exchanging:
-        exchanging[0] = exchanging[0]._replace(latent=latent)
+        exchanging[0] = exchanging[0]._replace(latents=latent)
     return tuple(exchanging)
 
 
@@ -161,24 +163,24 @@ def _half(products: list[Product], rates: Rates, item_bytes: int) -> Half:
     readers = 0
     for product in products:
         tokens, outputs, inputs = product.tokens, product.outputs, product.inputs
-        forward = matmul(tokens, outputs, inputs, rates, product.batch, item_bytes).seconds
-        input_gradient = matmul(tokens, inputs, outputs, rates, product.batch, item_bytes).seconds
+        forward = matmul(tokens, outputs, inputs, rates, product.equal_products, item_bytes).seconds
+        input_gradient = matmul(tokens, inputs, outputs, rates, product.equal_products, item_bytes).seconds
         if product.shard == "column":
             column += forward
             column_inputs += input_gradient
             readers += 1
             if product.trained:
-                column_weights += matmul(outputs, inputs, tokens, rates, product.batch, item_bytes).seconds
+                column_weights += matmul(outputs, inputs, tokens, rates, product.equal_products, item_bytes).seconds
         elif product.shard == "row":
             row += forward
             row_inputs += input_gradient
     return Half(
-        column=column,
-        column_inputs=column_inputs,
-        column_weights=column_weights,
-        row=row,
-        row_inputs=row_inputs,
-        readers=readers,
+        column_seconds=column,
+        column_input_gradient_seconds=column_inputs,
+        column_weight_gradient_seconds=column_weights,
+        row_seconds=row,
+        row_input_gradient_seconds=row_inputs,
+        column_products=readers,
     )
 
 
@@ -188,14 +190,14 @@ def tensor_seconds(wires: TensorWires, halves: tuple[Half, ...], exchanges: int,
     ``wires``: seconds of single exchanges. ``halves``: attention and MLP, with the seconds of their products.
     ``exchanges``: gather and reduce-scatter pairs of a forward pass. ``recomputed``: those that the recompute repeats.
     """
-    if wires.hides:
+    if wires.hiding_library:
         return _overlapped_seconds(wires, halves, recomputed / exchanges if exchanges else 0.0)
     total = wires.pair * (2 * exchanges + recomputed)  # as many in backward as in forward
     for half in halves:
         if wires.gathers_input_twice:  # once more in backward, for dW, while dX is computed
-            gather = wires.latent if half.latent else wires.gather
-            total += exposed(gather, half.column_inputs, wires.collective_sm_share)
-        if half.latent:
+            gather = wires.latent_seconds if half.latents else wires.gather_seconds
+            total += exposed(gather, half.column_input_gradient_seconds, wires.collective_sm_share)
+        if half.latents:
             total -= _saved_by_latents(wires, half, recomputed / exchanges)
     return total
 
@@ -207,21 +209,28 @@ def _overlapped_seconds(wires: TensorWires, halves: tuple[Half, ...], recomputed
     """
     forward = backward = 0.0
     for half in halves:
-        gathered = wires.latent if half.latent else wires.gather
+        gathered = wires.latent_seconds if half.latents else wires.gather_seconds
         forward += (
-            wires.placed
-            + _exposed_by_chunks(wires, gathered, half.column)
-            + _exposed_by_chunks(wires, wires.scatter, half.row)
-            + wires.summed
+            wires.own_chunk_seconds
+            + _exposed_by_chunks(wires, gathered, half.column_seconds)
+            + _exposed_by_chunks(wires, wires.scatter_seconds, half.row_seconds)
+            + wires.sum_seconds
         )
-        backward += wires.placed + _exposed_by_chunks(wires, wires.gather, half.row_inputs)
-        if wires.hides == ENGINE:  # TE scatters the input's gradient while it computes dW
-            backward += max(0.0, (wires.latent if half.latent else wires.scatter) - half.column_weights)
-        elif half.readers == 1:
-            backward += _exposed_by_chunks(wires, wires.scatter, half.column_inputs) + wires.summed
+        backward += wires.own_chunk_seconds + _exposed_by_chunks(
+            wires, wires.gather_seconds, half.row_input_gradient_seconds
+        )
+        if wires.hiding_library == ENGINE:  # TE scatters the input's gradient while it computes dW
+            backward += max(
+                0.0,
+                (wires.latent_seconds if half.latents else wires.scatter_seconds) - half.column_weight_gradient_seconds,
+            )
+        elif half.column_products == 1:
+            backward += (
+                _exposed_by_chunks(wires, wires.scatter_seconds, half.column_input_gradient_seconds) + wires.sum_seconds
+            )
         else:  # torch fuses no scatter with several products whose gradients are added
-            _, copied_to_scatter = wires.copies
-            backward += wires.scatter + copied_to_scatter
+            _, copied_to_scatter = wires.copy_seconds
+            backward += wires.scatter_seconds + copied_to_scatter
     return forward * (1 + recomputed_share) + backward
 
 
@@ -231,12 +240,14 @@ def _saved_by_latents(wires: TensorWires, half: Half, recomputed: float) -> floa
     Latents are gathered in forward, and their gradients are summed in backward. ``half``: attention. ``recomputed``:
     how often layers are recomputed as a whole; up-projections that are recomputed alone gather once more.
     """
-    saved = wires.scatter - wires.latent
-    if not wires.gather:  # without sequence parallelism every rank has all tokens: only all-reduces, of the gradients
+    saved = wires.scatter_seconds - wires.latent_seconds
+    if (
+        not wires.gather_seconds
+    ):  # without sequence parallelism every rank has all tokens: only all-reduces, of the gradients
         return saved
-    if half.latent == AGAIN:
-        return saved + wires.gather - 2 * wires.latent
-    return saved + (wires.gather - wires.latent) * (1 + recomputed)
+    if half.latents == AGAIN:
+        return saved + wires.gather_seconds - 2 * wires.latent_seconds
+    return saved + (wires.gather_seconds - wires.latent_seconds) * (1 + recomputed)
 
 
 def _exposed_by_chunks(wires: TensorWires, exchange: float, products: float) -> float:
@@ -244,4 +255,4 @@ def _exposed_by_chunks(wires: TensorWires, exchange: float, products: float) -> 
 
     ``exchange``, ``products``: seconds of each. One chunk per rank.
     """
-    return max(0.0, exchange - products * (wires.ways - 1) / wires.ways)
+    return max(0.0, exchange - products * (wires.ranks - 1) / wires.ranks)

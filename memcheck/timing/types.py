@@ -14,9 +14,9 @@ class MissingRateError(UnsupportedError):
 class RooflineSeconds(Record):
     """Seconds of a pass, by what bounds its operations."""
 
-    arithmetic: float
+    arithmetic_seconds: float
     """Seconds of the operations that arithmetic bounds."""
-    memory: float
+    memory_seconds: float
     """Seconds of the operations that memory traffic bounds."""
 
 

@@ -26,8 +26,8 @@ def test_a_ring_inside_a_node() -> None:
 def test_rings_over_nodes_use_every_adapter() -> None:
     """Eight ranks a node send through eight adapters; one rank a node through its own."""
     wide, narrow = group(h100(), 32, 1), group(h100(), 4, 8)
-    assert wide.bandwidth == pytest.approx(min(370.8, 8 * 50) * GB, rel=1e-3)
-    assert narrow.bandwidth == 50 * GB
+    assert wide.ring_bandwidth == pytest.approx(min(370.8, 8 * 50) * GB, rel=1e-3)
+    assert narrow.ring_bandwidth == 50 * GB
 
 
 def test_an_all_reduce_is_two_gathers_at_most() -> None:
@@ -56,15 +56,15 @@ def test_all_to_all_waits_for_the_network() -> None:
 def test_bridges_join_pairs() -> None:
     """H100 NVL: NVLink inside a pair, PCIe beyond."""
     nvl = rates_of(find_gpu("h100-nvl-94gb"), "bf16", 8, fp8=False)
-    assert group(nvl, 2, 1).near > 4 * group(nvl, 4, 1).near
+    assert group(nvl, 2, 1).bandwidth_in_node > 4 * group(nvl, 4, 1).bandwidth_in_node
 
 
 def test_racks_join_nodes() -> None:
     """GB200 NVL72: 18 trays of four are one NVLink domain."""
     rack = rates_of(find_gpu("gb200"), "bf16", 4, fp8=False)
-    assert group(rack, 64, 1).bandwidth == pytest.approx(721.8 * GB, rel=1e-3)
-    assert group(rack, 144, 1).bandwidth < group(rack, 64, 1).bandwidth * 10
-    assert group(rack, 144, 1).local == 72
+    assert group(rack, 64, 1).ring_bandwidth == pytest.approx(721.8 * GB, rel=1e-3)
+    assert group(rack, 144, 1).ring_bandwidth < group(rack, 64, 1).ring_bandwidth * 10
+    assert group(rack, 144, 1).ranks_in_node == 72
 
 
 def test_the_last_wave_costs_as_much_as_a_full_one() -> None:

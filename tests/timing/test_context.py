@@ -21,7 +21,7 @@ def parts(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of a layer, and the rates it was made with."""
     r = rates_of(find_gpu("h100-80gb"), "bf16", 8, fp8=False, engine_attention=one.framework.transformer_engine)
     assert isinstance(one.architecture, Architecture)
-    return parts_of(one.architecture, shape_of(one), r).costs[0], r
+    return parts_of(one.architecture, shape_of(one), r).layer_costs[0], r
 
 
 def test_whose_code_runs() -> None:

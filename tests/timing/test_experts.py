@@ -22,7 +22,7 @@ def last(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of the last kind of layer, and the rates it was made with."""
     r = rates_of(find_gpu("h100-80gb"), "bf16", 8, fp8=False, engine_attention=one.framework.transformer_engine)
     assert isinstance(one.architecture, Architecture)
-    return parts_of(one.architecture, shape_of(one), r).costs[-1], r
+    return parts_of(one.architecture, shape_of(one), r).layer_costs[-1], r
 
 
 def deepseek(framework: str = "megatron", **keys: Any) -> TrainingJob:
@@ -62,19 +62,19 @@ def test_tensor_ranks_of_megatron_exchange_latents() -> None:
     size = 4096.0 * 7168 * 2
     r = rates_of(find_gpu("h100-80gb"), "bf16", 8, engine_attention=True, fp8=False)
     w = tensor_wires(one, size, 2, r)
-    assert w.latent == gather(group(r, 2, 1), size * (1536 + 512 + 64) / 7168)
-    assert tensor_wires(deepseek("torchtitan", tensor=2), size, 2, r).latent == w.gather
+    assert w.latent_seconds == gather(group(r, 2, 1), size * (1536 + 512 + 64) / 7168)
+    assert tensor_wires(deepseek("torchtitan", tensor=2), size, 2, r).latent_seconds == w.gather_seconds
 
 
 def test_latents_save_a_gather_and_a_scatter() -> None:
     """Of one half's two pairs, one gather and one scatter are narrow; up-projections recomputed alone gather again."""
-    w = TensorWires(2, gather=7.0, scatter=7.0, latent=2.0)
+    w = TensorWires(2, gather_seconds=7.0, scatter_seconds=7.0, latent_seconds=2.0)
     assert tensor_seconds(w, (Half(),), 1, 0.0) == 28.0
-    assert tensor_seconds(w, (Half(latent="kept"),), 1, 0.0) == 18.0
-    assert tensor_seconds(w, (Half(latent="kept"),), 1, 1.0) == 27.0
-    assert tensor_seconds(w, (Half(latent="again"),), 1, 0.0) == 20.0
-    whole = TensorWires(2, 0.0, 10.0, latent=3.0)
-    assert tensor_seconds(whole, (Half(latent="kept"),), 1, 0.0) == 13.0
+    assert tensor_seconds(w, (Half(latents="kept"),), 1, 0.0) == 18.0
+    assert tensor_seconds(w, (Half(latents="kept"),), 1, 1.0) == 27.0
+    assert tensor_seconds(w, (Half(latents="again"),), 1, 0.0) == 20.0
+    whole = TensorWires(2, 0.0, 10.0, latent_seconds=3.0)
+    assert tensor_seconds(whole, (Half(latents="kept"),), 1, 0.0) == 13.0
 
 
 def test_torchtitan_compresses_all_tokens_on_every_tensor_rank() -> None:
@@ -122,5 +122,7 @@ def test_keeping_an_input_in_fp8_costs_two_casts() -> None:
     )
     r = last(deepseek(**keys))[1]
     elements = 4096 * (8 * 2 * 2048 + 2 * 2048)
-    assert narrow.forward.memory - wide.forward.memory == pytest.approx(3 * elements / r.hbm_bandwidth)
-    assert narrow.input_gradients.memory - wide.input_gradients.memory == pytest.approx(3 * elements / r.hbm_bandwidth)
+    assert narrow.forward.memory_seconds - wide.forward.memory_seconds == pytest.approx(3 * elements / r.hbm_bandwidth)
+    assert narrow.input_gradients.memory_seconds - wide.input_gradients.memory_seconds == pytest.approx(
+        3 * elements / r.hbm_bandwidth
+    )

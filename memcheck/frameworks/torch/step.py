@@ -172,7 +172,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
 
 def _is_paired(job: TrainingJob) -> bool:
     """Return whether a micro-batch is two forwards, of queries and of documents, before one backward."""
-    return job.head.columns > 1 and job.layout.pipeline == 1
+    return job.head.text_columns > 1 and job.layout.pipeline == 1
 
 
 def _schedule(
@@ -184,7 +184,7 @@ def _schedule(
     ``last_differs``: the strategy reduces gradients in the last micro-batch alone.
     """
     layout, paired = job.layout, _is_paired(job)
-    most_in_flight = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns)
+    most_in_flight = max(in_flight(rank, layout, job.run_micro_batches), job.head.text_columns)
     has_several_backwards = uses_fsdp(job) and job.run_micro_batches < job.gradient_accumulation_steps
     steps = job.run_micro_batches if has_several_backwards else job.forward_passes
     if paired:
@@ -241,7 +241,7 @@ def step_sizes(
         whole_table = rounded(local.numel * job.layout.tensor * element_bytes)
     held_by_others = tuple([int(count * saved) for count in others_in_flight])
     waiting_bytes, features = (0, 0), 0
-    if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
+    if job.head.text_columns > 1 or any(run.unit.kind == "projector" for run in runs):
         waiting_bytes, features = waiting_embedding_bytes(job, buffers, runs), token_embeddings_bytes(job, buffers)
     return StepSizes(
         own_bytes, held_by_others, exchange, whole_table, table_rows, buffers.masks, *waiting_bytes, features
@@ -254,7 +254,7 @@ def token_embeddings_bytes(job: TrainingJob, buffers: ModelBuffers) -> int:
     Source: sentence-transformers 6.2, base/modules/transformer.py.
     """
     shape = job.micro_batch_size * job.sequence_length, buffers.architecture.hidden_size
-    return (job.head.columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
+    return (job.head.text_columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
 
 
 def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:

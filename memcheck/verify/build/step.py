@@ -250,7 +250,7 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
     """Random token ids and labels; an encoder's input, and labels of the decoder's length."""
     vocabulary, encoder, batch = architecture.vocab_size, architecture.encoder, job.micro_batch_size
     if job.head.kind != "lm":
-        columns = (job.head.columns,) if job.head.columns > 1 else ()
+        columns = (job.head.text_columns,) if job.head.text_columns > 1 else ()
         ids = (*columns, batch, job.sequence_length)
         return [(torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)]
     shape = labels = (batch // job.sequences_per_row, job.sequence_length * job.sequences_per_row)
@@ -279,7 +279,7 @@ def make_step(
         kept: list[Any] = []
         watch.enter("forward")
         with loss_parallel(job):
-            with autocast(job, device) if job.head.columns == 1 else nullcontext():
+            with autocast(job, device) if job.head.text_columns == 1 else nullcontext():
                 loss = loss_of(ids, labels, kept)
             if count > 1:
                 loss = loss / count
