@@ -78,7 +78,9 @@ class ConfigFile:
         """Give keys other values, as if the file said them; a Python file's are changed when its reader has them."""
         self.instead = values
         for key, value in values.items() if not self.text else ():
-            self.adopt(key, value, self.at(key))
+            dashed = key.replace("_", "-")
+            name = dashed if dashed in self.values and key not in self.values else key
+            self.adopt(name, value, self.at(name))
 
     def rename(self, key: str, plain: str) -> None:
         """Move the value of ``key`` to the key ``plain``, of which ``key`` is another spelling."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -40,10 +40,12 @@ from memcheck.record import Record
 Words = Mapping[str, object]
 """Keys of a config and their new values; None: the config shall not have the key."""
 
-MOST_READINGS = 24
+MOST_READINGS = 12
 """Ways to say one change that are read; the first ones leave the least to the plan's own keys."""
-LONGEST = 2**20
-"""Characters of a config; each way to say a change reads the config again; none that is real is as long."""
+LONGEST, LONGEST_NOTEBOOK = 2**16, 2**20
+"""Characters of a config, and of a Python file or notebook, which may hold outputs: each way to say a change reads it
+again.
+"""
 LAUNCHED = "--{key} {value}"
 """An argument of a command line, where the format's table has no other form."""
 CALLS = re.compile(r"\b(?:TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|Reward|Trainer|Training)Config)\(")
@@ -60,19 +62,22 @@ def said_so(document: Document, changes: Mapping[str, object], wanted: Resolved)
     line is said by the other lines. Lines that start with ``memcheck`` state what the command line stated.
     """
     config = document.config
-    if not isinstance(config, DirectConfig) or len(config.text) > LONGEST:
+    if not isinstance(config, DirectConfig):
         return {}
     job = _Said(document, config, wanted)
+    if len(config.text) > (LONGEST_NOTEBOOK if job.syntax == PYTHON else LONGEST):
+        return {}
     choices = {key: job.choices(key, value) for key, value in changes.items()}
-    lines = {key: job.stated(key, value) for key, value in changes.items() if key not in choices or not choices[key]}
+    lines = {key: job.stated(key, value) for key, value in changes.items() if not choices[key]}
     picked = next((each for each in islice(_picks(choices), MOST_READINGS) if job.reads(each, changes)), {})
     found = {key: line for key, line in lines.items() if line}
     words = _joined(picked.values())
     for key, own in picked.items():
         found[key] = ", ".join(job.line(name, words.pop(name)) for name in own if name in words)
-    left = [key for key in changes if key not in found]
-    if picked and left and job.reads(picked, {key: changes[key] for key in found}):
-        found |= dict.fromkeys(left, "")
+    for key in changes if picked else ():
+        follows = [each for each, line in found.items() if not line and each not in picked]
+        if key not in found and job.reads(picked, changes, silent=[*follows, key]):
+            found[key] = ""
     return found
 
 
@@ -96,6 +101,7 @@ class _Said:
         self.fields = _leaves(document.values)
         self.own = _leaves(config.values)
         self.text, self.syntax = self._source()
+        self.recipe = self._recipe() if self.syntax == ARGUMENTS else ""
         self.forms = _forms(config.format)
         self.trainer = any(prefix for prefix, _ in self.forms.rows)
         self.engine = self.fields.get("training.framework") == ENGINE.rstrip(".")
@@ -113,6 +119,12 @@ class _Said:
         if shown != path:
             path, text = shown, "\n".join(self.document.sources.get(shown, ()))
         return text, syntax_of(path, text)
+
+    def _recipe(self) -> str:
+        """The text of the YAML that a launch names, in which its model stands; empty where the launch says it."""
+        path = self.document.locate("/model").path
+        named = path != self.config.start.path and path.endswith((".yaml", ".yml"))
+        return "\n".join(self.document.sources.get(path, ())) if named else ""
 
     def choices(self, key: str, value: object) -> list[Words]:
         """Ways to say one change in the config; none for what the command line stated."""
@@ -162,8 +174,12 @@ class _Said:
         return sorted(found, key=lambda words: sum(not self._has(each) for each in words))
 
     def _has(self, name: str) -> bool:
+        return self._stands(name, self.text + self.recipe)
+
+    def _stands(self, name: str, text: str) -> bool:
+        """Whether a text has the last part of a dotted name, with dashes or underscores."""
         last = re.escape(name.rpartition(".")[2])
-        return re.search(rf"(?<!\w)(?<!\w-){last.replace('_', '[_-]')}(?![\w-])", self.text) is not None
+        return re.search(rf"(?<!\w)(?<!\w-){last.replace('_', '[_-]')}(?![\w-])", text) is not None
 
     def _exported(self, key: str, value: object) -> list[Words]:
         """What the writer of the format writes otherwise for this change alone."""
@@ -186,13 +202,13 @@ class _Said:
         except (MemcheckError, TypeError):
             return None
 
-    def reads(self, picked: Mapping[str, Words], changes: Mapping[str, object]) -> bool:
-        """Whether the config with these words is read as the changed plan.
+    def reads(self, picked: Mapping[str, Words], changes: Mapping[str, object], silent: Collection[str] = ()) -> bool:
+        """Whether the config with these words is read as the changed plan, if nobody states the ``silent`` keys.
 
         What the config itself decides together with them may differ, where the job then needs no more memory.
         """
         words = _joined(picked.values())
-        after = self.config.changed(words, {key: each for key, each in changes.items() if key not in picked})
+        after = self.config.changed(words, {key: changes[key] for key in changes.keys() - picked.keys() - set(silent)})
         plan, _ = read_plan(after)
         if plan is None or any(each.severity == "error" for each in after.findings):
             return False
@@ -250,7 +266,7 @@ class _Said:
             return f"{shown} = {json.dumps(value, ensure_ascii=False)}"
         if self.bridge:
             return f"{shown}={scalar(value)}" if self.launches_recipe else f"{shown}: {scalar(value)}"
-        if self.syntax == ARGUMENTS:
+        if self.syntax == ARGUMENTS and (not self.recipe or self._stands(shown, self.text)):
             return self._launched(shown, value)
         return f"{shown}: {scalar(value)}"
 
@@ -276,7 +292,7 @@ class _Said:
             return f"--{name}"  # a switch, which takes no value
         words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else scalar(value)
         words = f'"{words}"' if isinstance(value, str) and " " in value else words
-        return form.format(key=self._argument(name).removeprefix("--"), dashed=name.replace("_", "-"), value=words)
+        return form.format(key=self._argument(name).removeprefix("--"), value=words)
 
     def _argument(self, name: str) -> str:
         dashed = f"--{name.replace('_', '-')}"

@@ -297,6 +297,7 @@ def join_launch(draft: Draft) -> bool:
         del config.values[key]
     for key, value in found.values.items():
         config.adopt(key, value, found.at(key))
+    config.change(config.instead)
     draft.sources[found.path] = found.lines
     for each in words[recipe + 1 :]:
         if each.key in said:

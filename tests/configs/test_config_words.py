@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -360,6 +361,18 @@ def test_words_are_read_as_the_change(name: str, changes: dict[str, object], lin
         for key, value in changes.items():
             now = value_at(after.values, key) or value_at(after.values, spelled_out(key.rpartition(".")[0]))
             assert now == value or alike(resolved(after), wanted), key
+
+
+def test_a_launch_says_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of the YAML that a launch names are said as YAML, and an argument of the launch as an argument."""
+    monkeypatch.chdir(tmp_path)
+    recipe = JOBS["trl"].text
+    Path("sft.yaml").write_text(recipe)
+    launch = "torchrun --nproc_per_node 8 sft.py --config sft.yaml --per-device-train-batch-size 8\n"
+    before = read(Job("go.sh", launch, ALONE, ()))
+    changes: dict[str, object] = {MICRO: 4, LENGTH: 2048}
+    found = said_so(before, changes, resolved(with_changes(before, changes)))
+    assert found == {MICRO: "--per-device-train-batch-size 4", LENGTH: "max_length: 2048"}
 
 
 def test_each_table_of_words_has_cases() -> None:

@@ -125,6 +125,12 @@ def test_what_was_not_looked_at_is_one_note() -> None:
     assert len(result.findings) == 1
 
 
+def test_keys_that_move_no_memory_are_not_listed() -> None:
+    """Rates, seeds and folders have no usual name of a value that counts, and are no reason for a note."""
+    found = read(OWN + "lr: 1e-5\nseed: 1\nweight_decay: 0.1\noutput_dir: a\nscheduler: {warmup_ratio: 0.1}\n")
+    assert [note.message for note in found.notes] == [note.message for note in read(OWN).notes]
+
+
 def test_a_plan_takes_such_a_file_as_its_source(tmp_path: Path) -> None:
     """The same values, as ``source: {keys: ...}``."""
     (tmp_path / "own.yaml").write_text(OWN)
