@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, curve_without_input, peak_of
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import cast, cast_weight, dropout, factors, operator, unary
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, cast_weight, dropout, factors, operator, unary
 from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.kernel_choice import model_masks
@@ -34,41 +34,50 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
 
     The second convolution halves the frames. Source: modeling_whisper.py, WhisperEncoder.forward.
     """
-    tape, setting = ctx.tape, ctx.setting
+    tape = ctx.tape
 
     def parameter(suffix: str) -> Parameter:
+        """Register the stem's parameter of this name."""
         tensor = next(t for t in encoder.stem if t.name.endswith(suffix))
         return ctx.parameter(tensor.name, tensor.shape)
 
     weight1, bias1 = parameter("conv1.weight"), parameter("conv1.bias")
     weight2, bias2 = parameter("conv2.weight"), parameter("conv2.bias")
     frames = STRIDE * ctx.sequence
-    features_shape = (ctx.batch, encoder.mel_bins, frames)
-    features = Value(
-        tape.new(features_shape if setting.casts_batch_features else (0,), setting.param_dtype, "input_features"),
-        features_shape,
-        setting.param_dtype,
-    )
-    if setting.casts_batch_features:  # an argument of the root's forward: it lives as long as autocast's copies do
-        cast_features = Value(features.storage, features_shape, setting.param_dtype)
-        tape.casts[id(cast_features)] = cast_features
+    features = _audio_features(ctx, (ctx.batch, encoder.mel_bins, frames))
     x = _convolution(tape, features, weight1, bias1, (ctx.batch, ctx.hidden, frames))
     x = unary(tape, x, "gelu")
     x = _convolution(tape, x, weight2, bias2, (ctx.batch, ctx.hidden, ctx.sequence))
     x = unary(tape, x, "gelu")
-    shape = (ctx.tokens, ctx.hidden)
-    x = Value(x.storage, shape, x.dtype, x.origin)
-    ctx.extra_outputs.append(Value(x.storage, shape, x.dtype))  # `inputs_embeds`
+    x = Value(x.storage, (ctx.tokens, ctx.hidden), x.dtype, x.origin)
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `inputs_embeds`
+    return dropout(tape, _with_audio_positions(ctx, encoder, x), encoder.dropout)
+
+
+def _audio_features(ctx: Context, shape: tuple[int, ...]) -> Value:
+    """Return ``input_features``, ``shape`` [batch, mel bins, frames].
+
+    Their bytes are counted with the batch, unless FSDP casts them: the copy is an argument of the root's forward, which
+    lives as long as autocast's copies do.
+    """
+    dtype, is_cast = ctx.setting.param_dtype, ctx.setting.casts_batch_features
+    features = Value(ctx.tape.new(shape if is_cast else (0,), dtype, "input_features"), shape, dtype)
+    if is_cast:
+        cast_features = Value(features.storage, shape, dtype)
+        ctx.tape.casts[id(cast_features)] = cast_features
+    return features
+
+
+def _with_audio_positions(ctx: Context, encoder: Encoder, x: Value) -> Value:
+    """Add Whisper's fixed positions to ``x`` [tokens, hidden]; the sum has the dtype of the parameters."""
+    tape, dtype = ctx.tape, ctx.setting.param_dtype
     table = next(t for t in encoder.stem if t.name.endswith("embed_positions.weight"))
     ctx.constant(table)
-    positions = tape.new(table.shape, setting.param_dtype, "positions")
-    out = tape.value(shape, setting.param_dtype, "add positions")  # fp32, added to autocast's rows
-    row_dtype = x.dtype
-    x = tape.record(
-        out, (x,), lambda grad: [grad if grad.dtype == row_dtype else tape.new(shape, row_dtype, "to backward")]
-    )
+    positions = tape.new(table.shape, dtype, "positions")
+    out = tape.value(x.shape, dtype, "add positions")  # fp32, added to autocast's rows
+    out = operator(tape, out, x, GRAD_UNCHANGED if x.dtype == dtype else "to backward")
     del positions
-    return dropout(tape, x, encoder.dropout)
+    return out
 
 
 def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape: tuple[int, ...]) -> Value:

@@ -17,15 +17,17 @@ from memcheck.models.module_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Moe, ParameterTensor
 
 
-def dispatched_experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices: Storage) -> Value:
-    """Run routed experts that are spread over ranks, and return their outputs for this rank's tokens,
-    [tokens, hidden].
+def dispatched_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
+    """Run routed experts that are spread over ranks, and return their outputs for this rank's tokens, [tokens, hidden].
+
+    ``scores``: the router's, [tokens, experts_per_token].
     """
     weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
     if ctx.setting.dispatcher == "torch":
-        return _all_gather_experts(ctx, moe, x, weights, indices)
-
-    return (sent_permuted if ctx.setting.dispatcher == "hybridep" else sent)(ctx, moe, x, weights)
+        return _all_gather_experts(ctx, moe, x, weights)
+    if ctx.setting.dispatcher == "hybridep":
+        return _hybridep_experts(ctx, moe, x, weights)
+    return _deepep_experts(ctx, moe, x, weights)
 
 
 def require_whole_experts(ctx: Context, moe: Moe) -> None:
@@ -43,7 +45,7 @@ def require_whole_experts(ctx: Context, moe: Moe) -> None:
     demand_both(ctx.setting.adapter, moe)
 
 
-def _all_gather_experts(ctx: Context, moe: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
+def _all_gather_experts(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Gather all tokens on every rank, run the local experts on their tokens, and sum the results of all ranks in fp32.
 
     ``x``: [tokens, hidden]; so is what is returned. ``weights``: routing weights, [tokens, experts_per_token]. Experts
@@ -225,7 +227,7 @@ def _narrowed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 Handle = tuple[Storage, ...]
 
 
-def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
+def _deepep_experts(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Run local experts with DeepEP: each token is sent once to every rank that has one of its experts.
 
     ``x``: [tokens, hidden]; so is what is returned. ``weights``: routing weights, [tokens, experts_per_token]. The
@@ -258,7 +260,7 @@ def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     return _combine(tape, summed, (local_tokens, hidden), handle)
 
 
-def sent_permuted(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
+def _hybridep_experts(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Run local experts with HybridEP: tokens arrive in its own buffers, and leave them as rows sorted by expert.
 
     ``x``: [tokens, hidden]; so is what is returned.

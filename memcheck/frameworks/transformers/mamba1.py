@@ -237,10 +237,11 @@ def _token_loop(
     state_shape = (ctx.batch, sizes.channels, sizes.states_per_channel)
     output_shape = (ctx.batch, sizes.channels)
     all_states_shape = decays.shape
+    # backward frees the states of the last two tokens before its peak, and all others after it
     early_shape, late_shape = (max(tokens - 2, 0), *state_shape), (min(tokens, 2), *state_shape)
     zeros = tape.new(state_shape, dtype, "state")
-    graph = tape.frame is None or tape.frame.recomputed is not None
-    keeps_graph = tape.grad_enabled and decays.needs_grad and graph
+    records = tape.frame is None or tape.frame.recomputed is not None  # False in a checkpoint's first pass
+    keeps_graph = tape.grad_enabled and decays.needs_grad and records
     copy_dtypes = [dtype] if dtype != state_dtype else []
     late_states: list[Storage] = []
     early_states: list[Storage] = []
@@ -267,7 +268,7 @@ def _token_loop(
         del state_grad
         input_grads = tape.new(all_states_shape, state_dtype, "select backward")
         decay_grads = tape.new(all_states_shape, state_dtype, "select backward")
-        del saved[3 : 3 + len(late_states)]
+        del saved[3 : 3 + len(late_states)]  # the late states
         third_grads = tape.new(all_states_shape, state_dtype, "select backward")
         del third_grads, fp32_state_grad
         saved.clear()

@@ -148,7 +148,7 @@ def routed_experts(
     if ctx.setting.dispatcher and ctx.setting.expert_parallel > 1:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
-        out = dispatched_experts(ctx, moe, expert_input, choice.scores, choice.indices)
+        out = dispatched_experts(ctx, moe, expert_input, choice.scores)
     elif moe.looped:
         from memcheck.frameworks.transformers.looped_experts import looped_experts
 
