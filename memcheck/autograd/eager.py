@@ -173,13 +173,12 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     del parts
     combined = _subtract_max(tape, combined)
     probs = softmax(tape, combined)
-    dropped = Value(probs.storage, (batch, heads, queries, keys), probs.dtype)
-    dtype = probs.dtype
-    dropped = operator(tape, dropped, probs, (shape, dtype, "slice backward"))
+    dropped = Value(probs.storage, (batch, heads, queries, keys), probs.dtype)  # a view of all columns
+    dropped = operator(tape, dropped, probs, (shape, probs.dtype, "slice backward"))
     del probs
     dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype)
     returned.append(dropped)
-    del scores
+    del scores  # `combined` lives to the end, as upstream's `combined_logits` does
     return batched(tape, dropped, v, (batch, heads, queries, v.shape[-1]), "attention output", (False, copied[2]))
 
 

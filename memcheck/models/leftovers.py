@@ -17,38 +17,48 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
     """Refuse a key that might be a size; accept one that repeats what is known; note the rest.
 
     Tools write redundant keys (``head_dim`` for GPT-2, ``num_experts`` as well as ``num_local_experts``): these are
-    compared with the architecture instead of being ignored.
+    compared with the architecture instead of being ignored. ``written``: keys that the plan itself states.
     """
     leftovers = reader.unread()
     if not leftovers:
         return
     facts = _facts(architecture)
     known = reader.known_keys()
-    unstated = known - set(reader.config)
     unread = 0
     for key, value in leftovers:
-        strict = key.partition(".")[0] in written
-        if value is None and (not strict or key in facts):
+        is_written = key.partition(".")[0] in written
+        if value is None and (not is_written or key in facts):
             continue
         if key in facts:
             if isinstance(value, (list, dict)) or value not in facts[key]:  # no set holds the former
                 _refuse_contradiction(reader, key, value, facts[key], known)
             continue
-        close = closest(key, unstated, 1, 0.8)
-        if close:
-            reader.fail(key, f"unknown key {key}", f"did you mean {close[0]!r}?")
-        if strict and key.partition(".")[0] == "text_config":
-            reader.fail(key, f"unknown key {key}", "write its keys one level up: they are not nested here")
-        if strict:
-            near = closest(key, known)
-            reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")
-        if may_carry_size(value):
-            reader.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
+        _refuse_unknown(reader, key, value, known, is_written=is_written)
         unread += 1
         if unread <= MOST_NAMED:
             reader.note(f"{key} was not read")
     if unread > MOST_NAMED:
         reader.note(f"{unread - MOST_NAMED:,} more keys were not read")
+
+
+def _refuse_unknown(reader: ConfigReader, key: str, value: Any, known: frozenset[str], *, is_written: bool) -> None:
+    """Refuse an unknown key that looks misspelt, that the plan itself states, or that may decide a size.
+
+    ``known``: keys that the family reads. ``is_written``: the plan states the key, and not a file of the model.
+
+    Raises:
+        ArchitectureError: it is such a key.
+    """
+    close = closest(key, known - set(reader.config), 1, 0.8)
+    if close:
+        reader.fail(key, f"unknown key {key}", f"did you mean {close[0]!r}?")
+    if is_written and key.partition(".")[0] == "text_config":
+        reader.fail(key, f"unknown key {key}", "write its keys one level up: they are not nested here")
+    if is_written:
+        near = closest(key, known)
+        reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")
+    if may_carry_size(value):
+        reader.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
 
 
 def may_carry_size(value: Any) -> bool:

@@ -338,32 +338,9 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     With several shards, tokens of other shards are masked. Under sequence parallelism the rows are reduce-scattered.
     """
     tape, setting = ctx.tape, ctx.setting
-    has_grad = setting.has_grad or embedding.tied  # the head's backward has computed a gradient of the table before
-    shard_rows = ceil_div(embedding.vocab, ctx.tp)
-    weight = ctx.register(
-        Parameter(
-            "token_embedding", (shard_rows, setting.hidden), setting.param_dtype, requires_grad=True, has_grad=has_grad
-        )
-    )
-    shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute_dtype, weight.shape
-    is_sharded = ctx.tp > 1
-    saved_ids = [tape.new((ctx.tokens,), "int64", "masked token ids")] if is_sharded else []
-    out = tape.value(shape, dtype, "token embedding")
-    tied = embedding.tied
-
-    def run(grad: Storage) -> list[Storage | None]:
-        """Backward: the shard's gradient. A tied table's is added to the head's, a transposed view, into a third
-        tensor.
-        """
-        table_gradient = tape.new(table, dtype, "embedding backward")
-        if tied:
-            own_gradient, table_gradient = table_gradient, tape.new(table, dtype, "sum of a tied table's gradients")
-            del own_gradient
-        return [table_gradient]
-
-    x = tape.record(out, (tape.parameter(weight),), run, saves=saved_ids)
-    del out
-    if is_sharded:
+    x = _look_up(ctx, embedding)
+    shape, dtype = x.shape, x.dtype
+    if ctx.tp > 1:  # rows of other shards' tokens are set to zero (TensorParallelEmbedding)
         mask = tape.new((ctx.tokens,), "bool", "token mask")
         masked = tape.value(shape, dtype, "masked embedding")
         x = operator(tape, masked, x, (shape, dtype, "masked embedding backward"), saves=(mask,))
@@ -372,6 +349,30 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
         scattered = tape.value((ctx.residual_tokens, setting.hidden), dtype, "reduce-scatter embedding")
         x = operator(tape, scattered, x, (shape, dtype, "all-gather embedding gradient"))
     return x
+
+
+def _look_up(ctx: Context, embedding: MegatronEmbedding) -> Value:
+    """Look all tokens up in this rank's shard of the table: [tokens, hidden]. Saves their ids if there are shards."""
+    tape, setting = ctx.tape, ctx.setting
+    has_grad = setting.has_grad or embedding.tied  # the head's backward has computed a gradient of the table before
+    table_shape = (ceil_div(embedding.vocab, ctx.tp), setting.hidden)
+    weight = ctx.register(
+        Parameter("token_embedding", table_shape, setting.param_dtype, requires_grad=True, has_grad=has_grad)
+    )
+    dtype, tied = setting.compute_dtype, embedding.tied
+    saved_ids = [tape.new((ctx.tokens,), "int64", "masked token ids")] if ctx.tp > 1 else []
+    out = tape.value((ctx.tokens, setting.hidden), dtype, "token embedding")
+
+    def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the shard's gradient. A tied table's is added to the head's, a transposed view, out of place."""
+        own_gradient = tape.new(table_shape, dtype, "embedding backward")
+        if not tied:
+            return [own_gradient]
+        summed = tape.new(table_shape, dtype, "sum of a tied table's gradients")
+        del own_gradient
+        return [summed]
+
+    return tape.record(out, (tape.parameter(weight),), run, saves=saved_ids)
 
 
 def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:

@@ -320,25 +320,34 @@ def fused_loss(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Val
     head_gradient = tape.new(weight.shape, dtype, "gradient of the head") if trained else None
     piece = ceil_div(tokens, pieces_of(tokens, vocabulary)) if head.loss.kind == "chunked" else tokens
     for size, _ in in_pieces(tokens, piece):
-        narrow = tape.new((size, ctx.hidden), dtype, "head input") if hidden.dtype != dtype else None
-        logits = tape.new((size, vocabulary), dtype, "logits of a piece")
-        _capped(tape, head, logits)
-        piece_gradient = tape.new((size, ctx.hidden), dtype, "gradient of a piece")
-        if trained:
-            part = tape.new(weight.shape, dtype, "gradient of the head, of a piece")
-            del part
-        del narrow, logits, piece_gradient
+        _piece_of_fused_loss(ctx, head, (size, hidden.dtype), weight)
     out = tape.value((1,), "fp32", "loss")
-    shape, kept, wide = hidden.shape, (gradient, head_gradient), hidden.dtype
+    shape, hidden_dtype, kept = hidden.shape, hidden.dtype, (gradient, head_gradient)
 
     def run(grad: Storage) -> list[Storage | None]:
         """Multiply both gradients by that of the loss (``grad_inputs * scale_factor``)."""
         del grad
-        scaled = tape.new(shape, wide, "scaled gradient")
+        scaled = tape.new(shape, hidden_dtype, "scaled gradient")
         return [scaled, tape.new(weight.shape, dtype, "scaled gradient of the head") if trained else None]
 
     del gradient, head_gradient
     return tape.record(out, (hidden, tape.parameter(weight)), run, saves=kept)
+
+
+def _piece_of_fused_loss(ctx: Context, head: Head, rows: tuple[int, str], weight: Parameter) -> None:
+    """Allocate what one compiled graph of UnslothFusedLoss makes, forward and backward; all of it dies at its end.
+
+    ``rows``: number and dtype of the piece's hidden states. ``weight``: the head's, [vocabulary, hidden].
+    """
+    tape, dtype, (size, hidden_dtype) = ctx.tape, weight.dtype, rows
+    narrow = tape.new((size, ctx.hidden), dtype, "head input") if hidden_dtype != dtype else None
+    logits = tape.new((size, weight.shape[0]), dtype, "logits of a piece")
+    _capped(tape, head, logits)
+    piece_gradient = tape.new((size, ctx.hidden), dtype, "gradient of a piece")
+    if weight.requires_grad:
+        head_gradient = tape.new(weight.shape, dtype, "gradient of the head, of a piece")
+        del head_gradient
+    del narrow, logits, piece_gradient
 
 
 def _capped(tape: Tape, head: Head, logits: Storage) -> None:
