@@ -44,7 +44,7 @@ Amount = tuple[Blocks, ...]
 """A sum of blocks of several sizes."""
 
 
-class Bundle(Record):
+class ComponentSizes(Record):
     """Sizes of several components that are always held and released together."""
 
     parts: Parts
@@ -62,11 +62,11 @@ class Mark(Record):
     """The operation in words; for a unit's peak, the unit."""
     instructions_before: int
     """Number of instructions before it."""
-    unit_peak: Bundle
+    unit_peak: ComponentSizes
     """Sizes of a unit's own peak, in addition to what is live; empty where no unit runs."""
 
 
-NO_BUNDLE = Bundle((), NOTHING)
+NO_COMPONENTS = ComponentSizes((), NOTHING)
 
 
 class Recorder:
@@ -98,14 +98,14 @@ class Recorder:
         """Free ``times`` blocks of a size."""
         self.hold(component, size, -times)
 
-    def hold_bundle(self, bundle: Bundle, times: int = 1) -> None:
-        """Allocate the sizes of a bundle ``times`` times."""
-        if bundle.parts and times:
-            self._instructions.append((bundle.parts, bundle.total, times))
+    def hold_components(self, components: ComponentSizes, times: int = 1) -> None:
+        """Allocate sizes of several components ``times`` times."""
+        if components.parts and times:
+            self._instructions.append((components.parts, components.total, times))
 
-    def release_bundle(self, bundle: Bundle) -> None:
-        """Free the sizes of a bundle."""
-        self.hold_bundle(bundle, -1)
+    def release_components(self, components: ComponentSizes) -> None:
+        """Free sizes of several components."""
+        self.hold_components(components, -1)
 
     def hold_amount(self, component: str, amount: Amount) -> None:
         """Allocate a sum of blocks."""
@@ -134,9 +134,9 @@ class Recorder:
 
     def mark(self, instant: str, operation: str) -> None:
         """Record the current moment as a candidate for the peak of the instant."""
-        self.high(instant, NO_BUNDLE, operation)
+        self.high(instant, NO_COMPONENTS, operation)
 
-    def high(self, instant: str, top: Bundle, where: str) -> None:
+    def high(self, instant: str, top: ComponentSizes, where: str) -> None:
         """Record a candidate for the peak of the instant: what lives now plus ``top``, a unit's own peak.
 
         ``where``: the unit, or the operation in words.
@@ -449,12 +449,12 @@ class Sizes(Record):
 class NamedCurve(Record):
     """A memory curve with indices of sizes instead of bytes: see :class:`memcheck.autograd.curve.Curve`."""
 
-    saved_bytes: Bundle
-    forward_peak: Bundle
-    backward_peak: Bundle
-    peak_before_loss: Bundle | None = None
-    grad_hook_peak: Bundle | None = None
-    later_grad_hook_peak: Bundle | None = None
+    saved_bytes: ComponentSizes
+    forward_peak: ComponentSizes
+    backward_peak: ComponentSizes
+    peak_before_loss: ComponentSizes | None = None
+    grad_hook_peak: ComponentSizes | None = None
+    later_grad_hook_peak: ComponentSizes | None = None
     autocast_cache_bytes: int = NOTHING
     gradient_bytes: int = NOTHING
     until_backward_ends: int = NOTHING
@@ -544,7 +544,7 @@ def named_curve(pattern: int, first: int, high: int) -> PlacedCurve:
     parts = [tuple([(name, next(sizes)) for name in names]) for names in points]
     scalars = {name: next(sizes) for name, present in zip(SCALARS, recorded.scalars, strict=True) if present}
     totals = [next(sizes) for _ in points]
-    saved, *peaks = [Bundle(part, total) for part, total in zip(parts, totals, strict=True)]
+    saved, *peaks = [ComponentSizes(part, total) for part, total in zip(parts, totals, strict=True)]
     forward, backward, *optional = [peak._replace(peak_number=number) for number, peak in enumerate(peaks, high)]
     curve = NamedCurve(saved, forward, backward, **scalars)  # type: ignore[arg-type]
     curve = curve._replace(**dict(zip(optional_names, optional, strict=True)))  # type: ignore[arg-type]

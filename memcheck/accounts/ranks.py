@@ -319,23 +319,26 @@ def _upper_bound(rank: RankPeak, states: RankStates, micro_batches: int) -> floa
     return resident_bytes + resident.temporaries + ceiling
 
 
-IDLE = "resting"
-"""Layers that do not run: groups of their own, which are never gathered."""
-NEVER_GATHERED = (IDLE, "beside")
-"""Groups that are never gathered: layers that do not run, and resident tensors that are no layer."""
-WRAPPED = ("block", "tower", "gathered", "idle", IDLE, "encoder")
+NEVER_RUN = "never-run layer"
+"""Kind of a layer that a step does not run, such as one of an audio tower in a step of text. FSDP never gathers it."""
+NEVER_RUN_PART = "never-run part"
+"""Kind of all other modules that a step does not run, such as a tower's projector."""
+NEVER_GATHERED = (NEVER_RUN, NEVER_RUN_PART)
+"""Kinds of units whose FSDP groups are never gathered."""
+WRAPPED = ("block", "tower", "gathered", "idle", NEVER_RUN, "encoder")
 """Kinds of units that FSDP makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWERS = ("tower", "gathered", "idle", IDLE)
+TOWERS = ("tower", "gathered", "idle", NEVER_RUN)
 """Kinds of FSDP units that are layers of a vision or audio tower."""
 OF_LANGUAGE = ("block", "encoder")
 """Kinds of FSDP units that are layers of the language model or of an encoder."""
 OF_TOWER = (
-    "stem", "tower", "gathered", "idle", IDLE, "beside", "merger", "projector", "source", "encoder", "encoded",
+    "stem", "tower", "gathered", "idle", NEVER_RUN, NEVER_RUN_PART, "merger", "projector", "source", "encoder",
+    "encoded",
 )  # fmt: skip
 """Kinds of units between the look-up of the text and the first layer, or before both."""
 NUMBERED = {
     "block": "layer", "tower": "vision layer", "gathered": "vision layer", "idle": "idle layer",
-    IDLE: "idle layer", "beside": "idle part", "encoder": "encoder layer",
+    NEVER_RUN: "idle layer", NEVER_RUN_PART: "idle part", "encoder": "encoder layer",
 }  # fmt: skip
 """What layers of each kind are called, before their number."""
 

@@ -49,7 +49,7 @@ class LocalTensor(Record):
     """The dimension that FSDP2 cuts."""
     idle_fsdp_group: str = ""
     """FSDP group of a tensor whose module never runs, so that no gradient of it arrives: ``layer`` (a unit of its own)
-    or ``beside`` (the root's group). Empty: the module runs.
+    or ``root`` (the root's group). Empty: the module runs.
     """
     part: str = ""
     """``vision`` or ``projector``, of what is no layer there."""

@@ -262,10 +262,12 @@ FULL = 4.0
 """Bytes of one read or write of an fp32 element."""
 CAST = HALF + FULL
 """Bytes per element of a cast between 16 bits and fp32: one read, one write."""
-UNFUSED_NORM = 36
-"""transformers' RMSNorm, bytes per element: float 2 + 4, pow 4 + 4, mean 4, product 4 + 4, cast 4 + 2, weight 2 + 2."""
-UNFUSED_NORM_FP32 = 28
-"""Bytes per element of transformers' RMSNorm on an fp32 stream, where the two casts are no operations."""
+UNFUSED_NORM_FP32 = 7 * FULL
+"""Bytes per element of transformers' RMSNorm on an fp32 stream (``LlamaRMSNorm.forward``): square (2 accesses), mean
+(1), product with its inverse root (2), product with the weight (2)."""
+UNFUSED_NORM = CAST + 5 * FULL + CAST + 2 * HALF
+"""Bytes per element of the same norm on a 16-bit stream: a cast to fp32, square, mean and product with its inverse root
+in fp32, a cast back, and the product with the weight in 16 bits."""
 FUSED_ROTARY = 2 * HALF
 """Bytes per rotated element in one kernel: one read, one write."""
 UNFUSED_ROTARY = 9 * HALF
@@ -348,7 +350,7 @@ def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> Pass
     width = max(hidden, norm.size * norm.rows)  # a norm of less than the stream, such as one per head, runs many times
     if one_kernel or norm.kind == "layernorm":  # one read and one write; backward reads input and gradient, writes one
         return PassBytes(forward_bytes=2.0 * item_bytes * width, backward_bytes=3.0 * item_bytes * width)
-    forward = float((UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width)
+    forward = (UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width
     return PassBytes(forward_bytes=forward, backward_bytes=2 * forward)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import forget
-from memcheck.accounts.program import NOTHING, Bundle, Evaluated, Recorder, Sum, Sums
+from memcheck.accounts.program import NOTHING, ComponentSizes, Evaluated, Recorder, Sum, Sums
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.recording import recorded
 from memcheck.job.resolve import resolve
@@ -49,7 +49,7 @@ def test_sizes_decide_which_moment_is_the_highest() -> None:
     """One record, two sets of sizes: the highest moment of each instant, its bytes and its components are of these."""
     recorder = Recorder()
     recorder.hold("activations", 1)
-    recorder.high("forward", Bundle((("temporaries", 2),), 2, 0), "a unit")
+    recorder.high("forward", ComponentSizes((("temporaries", 2),), 2, 0), "a unit")
     recorder.hold("gradients", 3, 2)
     recorder.mark("forward", "behind it")
     recorder.release("activations", 1)
@@ -89,7 +89,7 @@ def test_what_repeats_counts_as_often() -> None:
     before = recorder.here
     recorder.hold("activations", 2)
     recorder.release("activations", 1)
-    recorder.hold_bundle(Bundle((("temporaries", 3),), 3), 2)
+    recorder.hold_components(ComponentSizes((("temporaries", 3),), 3), 2)
     recorder.repeat(before, 4)
     recorder.mark("forward", "five times")
     recorder.repeat(before, -1)

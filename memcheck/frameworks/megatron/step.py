@@ -436,7 +436,7 @@ def _hold_in_flight(
             counts[kind] = counts.get(kind, 0) + count
     for kind, count in counts.items():
         for units in chunks[kind]:
-            recorder.hold_bundle(units.curve.saved_bytes, count * units.times)
+            recorder.hold_components(units.curve.saved_bytes, count * units.times)
         if _sends_on(chunks[kind]):
             recorder.hold("activations", edges.cached_output, count)
     if not moment.before_first_backward:
@@ -477,7 +477,7 @@ def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[
         instant = "forward" if units.kind in ("embedding", "block") else "loss"
         recorder.high(instant, units.curve.forward_peak, f"{where} {index}")
         recorder.release("communication_buffers", units.extra.forward_bytes)
-        recorder.hold_bundle(units.curve.saved_bytes)
+        recorder.hold_components(units.curve.saved_bytes)
         recorder.hold("activations", units.curve.autocast_cache_bytes)
         recorder.repeat(before, end - index - 1)
     for units in chunk:
@@ -490,10 +490,10 @@ def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list
     ``where``: the numbers of the candidate and of the chunk, in the label of each peak.
     """
     for units in chunk:
-        recorder.hold_bundle(units.curve.saved_bytes, units.times)
+        recorder.hold_components(units.curve.saved_bytes, units.times)
     for index, end, units in reversed(unit_ranges):
         before = recorder.here
-        recorder.release_bundle(units.curve.saved_bytes)
+        recorder.release_components(units.curve.saved_bytes)
         recorder.hold("communication_buffers", units.extra.backward_bytes)
         recorder.high("backward", units.curve.backward_peak, f"{where} {end - 1}")
         recorder.release("communication_buffers", units.extra.backward_bytes)

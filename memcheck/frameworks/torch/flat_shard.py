@@ -410,7 +410,7 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
         return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
     if tensor.part in job.freeze and job.lora is None:
         return False
-    if tensor.idle_fsdp_group == "beside" and job.lora is None:  # it is in the root's flat parameter
+    if tensor.idle_fsdp_group == "root" and job.lora is None:  # it is in the root's flat parameter
         return True
     if not tensor.trained or not job.freeze:
         return tensor.trained

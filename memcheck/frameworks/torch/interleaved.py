@@ -329,7 +329,7 @@ class ChunkStep(Step):
 
     def _hold_graph_of(self, curve: NamedCurve, sign: int) -> None:
         """Hold or release (``sign``) what a unit's backward of the weights needs: its graph, and output gradients."""
-        self.recorder.hold_bundle(curve.saved_bytes, sign)
+        self.recorder.hold_components(curve.saved_bytes, sign)
         self.recorder.hold("temporaries", curve.weight_backward_bytes, sign)
 
     def _hold_unreduced(self) -> None:

@@ -7,7 +7,7 @@ Variables are those of the model's forward and of the training loop.
 from __future__ import annotations
 
 from memcheck.accounts.program import NOTHING, NamedCurve, Recorder
-from memcheck.accounts.ranks import IDLE, OF_TOWER, Always, Part
+from memcheck.accounts.ranks import NEVER_RUN, NEVER_RUN_PART, OF_TOWER, Always, Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.registry import layers_of
@@ -373,7 +373,7 @@ class Variables:
         elif unit.kind in ("idle", "merger", "gathered"):  # outputs of several layers, in a list
             self.assign(f"{unit.kind} {layer}", "activations", curve.extra_output_bytes, times)
         else:
-            return unit.kind in (IDLE, "beside")  # units that never run set no variable
+            return unit.kind in (NEVER_RUN, NEVER_RUN_PART)  # units that never run set no variable
         return True
 
     def _after_projector(self, curve: NamedCurve) -> None:

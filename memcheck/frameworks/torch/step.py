@@ -15,7 +15,7 @@ How a rank runs its step, and the sizes outside its units: all that the record o
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Blocks, Bundle, NamedCurve, Recorder
+from memcheck.accounts.program import NOTHING, Blocks, ComponentSizes, NamedCurve, Recorder
 from memcheck.accounts.ranks import OF_TOWER, WRAPPED, ResidentTensors, Run
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.errors import UnsupportedError
@@ -413,7 +413,7 @@ class Step:
                 self._before_loss(pending_casts)
             recorder.high("loss" if is_head else "forward", curve.forward_peak, self.names[i])
             self._hold_layer_state(unit, RELEASE)
-            recorder.hold_bundle(curve.saved_bytes)
+            recorder.hold_components(curve.saved_bytes)
             recorder.hold("activations", curve.autocast_cache_bytes)
             pending_casts.append(Blocks(curve.autocast_cache_bytes, times))
             if self.lifetimes.keeps_layer_outputs and unit.kind == "block":
@@ -429,7 +429,7 @@ class Step:
         parallel.end_forward()
         recorder.release_amount("activations", tuple(pending_casts))
 
-    def _model_returns(self, variables: Variables, states: PendingReleases, before: Bundle, i: int) -> None:
+    def _model_returns(self, variables: Variables, states: PendingReleases, before: ComponentSizes, i: int) -> None:
         """Record the moment before the head ``i``, and release what the variables of the model's forward hold.
 
         ``states``: the outputs of all layers, which the forward keeps in a list. ``before``: the peak of the modules
@@ -467,7 +467,7 @@ class Step:
             if unit.kind == "embedding":
                 recorder.release("temporaries", self.step_sizes.embedded_rows_gradient)  # its own curve counts it
             parallel.before_backward(i, curve)
-            recorder.release_bundle(curve.saved_bytes)
+            recorder.release_components(curve.saved_bytes)
             recorder.release("temporaries", curve.gradient_bytes_of_later_units)
             recorder.high("backward", curve.backward_peak, self.names[i])
             self.after_unit_backward(i, curve)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from memcheck.accounts.ranks import IDLE, OF_LANGUAGE, TOWERS, WRAPPED, Part, Run, Unit
+from memcheck.accounts.ranks import NEVER_RUN, NEVER_RUN_PART, OF_LANGUAGE, TOWERS, WRAPPED, Part, Run, Unit
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
@@ -97,7 +97,7 @@ def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
     if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped_modules:
         modules_by_part["projector"] = RESAMPLER
     if "stem" in modules_by_part or "projector" in modules_by_part:  # idle
-        modules_by_part["beside"] = modules_by_part.get("stem", ()) + modules_by_part.get("projector", ())
+        modules_by_part[NEVER_RUN_PART] = modules_by_part.get("stem", ()) + modules_by_part.get("projector", ())
     return modules_by_part
 
 
@@ -166,10 +166,10 @@ PROBE = "head.probe"
 
 
 def idle_group(job: TrainingJob, block: Block) -> str:
-    """The FSDP group of a block that does not run: ``layer``, a unit of its own, or ``beside``, the root's."""
+    """The FSDP group of a block that does not run: ``layer``, a unit of its own, or ``root``."""
     layer = block.mixer is not None or block.mlp is not None
     pools = names_classes(job) and any(t.name == PROBE for t in block.extra_tensors)
-    return "layer" if layer or pools else "beside"
+    return "layer" if layer or pools else "root"
 
 
 def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, trained: bool) -> tuple[LocalTensor, ...]:
@@ -184,10 +184,10 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
     has_tower_units = vision is None or not is_unsplit(job, vision)
 
     def group_of(name: str) -> str:
-        """Return the FSDP group of a tensor that never runs: ``layer`` or ``beside``."""
-        if group == "beside":
-            return "layer" if name.startswith(own_modules.get("beside", ("none",))) else group
-        return group if has_tower_units and name.startswith(own_modules.get(IDLE, ("",))) else "beside"
+        """Return the FSDP group of a tensor that never runs: ``layer`` or ``root``."""
+        if group == "root":
+            return "layer" if name.startswith(own_modules.get(NEVER_RUN_PART, ("none",))) else group
+        return group if has_tower_units and name.startswith(own_modules.get(NEVER_RUN, ("",))) else "root"
 
     return tuple(t._replace(trained=False, idle_fsdp_group=group_of(t.name) if t.trained else "") for t in tensors)
 
@@ -372,7 +372,7 @@ def split_pooling(idle: list[Run], vision: Vision, pictures: Pictures, base: Set
         if not pictures.patches or all(t.name != PROBE for t in unit.tensors):
             not_run.append(run)
             continue
-        kind = "idle" if unit.kind == IDLE else unit.kind
+        kind = "idle" if unit.kind == NEVER_RUN else unit.kind
         unit = unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve)
         pooling.append(Run(unit, 1))
     return not_run, pooling
@@ -383,7 +383,7 @@ def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
 
     A block that is not a layer is in the root's FSDP group, which is gathered all step.
     """
-    kind = IDLE if idle_group(job, block) == "layer" else "beside"
+    kind = NEVER_RUN if idle_group(job, block) == "layer" else NEVER_RUN_PART
     tensors = idle_tensors(job, block, setting.adapter, trained=setting.trained)
     return Unit(kind=kind, name="idle layer", tensors=tensors, first_curve=NOTHING_RUNS, later_curve=NOTHING_RUNS)
 
