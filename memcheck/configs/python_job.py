@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from memcheck.configs.python_code import FilesAround, LocalClass, PythonCode, na
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_loop import LOOP, loops_of
 from memcheck.configs.python_options import CONFIGS
-from memcheck.configs.python_run import FollowedFile
+from memcheck.configs.python_run import OTHERS, FollowedFile
 from memcheck.configs.python_unsloth import complete
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES
@@ -316,6 +317,16 @@ def runs_on_gpu(code: PythonCode) -> bool:
         each.name.partition(".")[0] for _, node in _nodes(code) if isinstance(node, ast.Import) for each in node.names
     }
     return found.isdisjoint(KEYS.names["no_gpu"])
+
+
+def imports_others(code: PythonCode) -> bool:
+    """Whether a file imports what may be a module of the user's own, which may make the trainer."""
+    known = {*OTHERS, *sys.stdlib_module_names, *KEYS.words["others"]}
+    return any(
+        (isinstance(node, ast.ImportFrom) and (node.level > 0 or (node.module or "").partition(".")[0] not in known))
+        or (isinstance(node, ast.Import) and any(each.name.partition(".")[0] not in known for each in node.names))
+        for _, node in _nodes(code)
+    )
 
 
 def reason(code: PythonCode, run: FollowedFile) -> tuple[Location, str]:

@@ -564,6 +564,7 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
             else call.first._replace(of=parent_of(call.first.of) if call.name == "dirname" else call.first.of)
         ),
     ),
+    (lambda call: call.path in ("os.getcwd", "pathlib.Path.cwd"), lambda run, call: PythonValue(".", call.at)),
     (lambda call: call.path == "open", _opened),
     (lambda call: call.path in ("inspect.signature", "dataclasses.fields"), _signature),
     (lambda call: call.path.partition(".")[0] in _FORMATS and "load" in call.name, _document),

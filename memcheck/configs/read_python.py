@@ -15,17 +15,18 @@ from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.arguments import load_arguments
 from memcheck.configs.bridge_launch import join_file
-from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
+from memcheck.configs.next_command import NO_MACHINE
 from memcheck.configs.python_bridge import recipes_of
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_expressions import MOST_STEPS
-from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
+from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of, reason
 from memcheck.configs.python_launches import LAUNCHER, Launch, launches_of, started_module
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
 from memcheck.configs.python_run import FollowedFile
-from memcheck.configs.python_source import NearFiles, script_near
+from memcheck.configs.python_source import NearFiles, script_near, way_on
 from memcheck.configs.python_started import (
     STOPS,
     Started,
@@ -51,7 +52,7 @@ from memcheck.configs.read_trl import (
     recompute_of,
     scored_before,
 )
-from memcheck.configs.trainer_adapters import PREPARES, leaves_casts
+from memcheck.configs.trainer_adapters import PREPARES, leaves_casts, usual_targets
 from memcheck.configs.trainer_arguments import chosen_apart, weighted
 from memcheck.configs.trainer_job import (
     BatchArguments,
@@ -68,7 +69,6 @@ from memcheck.configs.trainer_job import (
 from memcheck.configs.trainer_parts import Division, architecture_named, on, text
 from memcheck.configs.trainer_script import others as unknown_options
 from memcheck.configs.types import JOB, NO_DEFINES, ConfigError, ConfigProblem, Note, ReadConfig
-from memcheck.models.module_paths import linear_layers
 from memcheck.plan.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
@@ -169,14 +169,20 @@ def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadC
         return None
     for name in ("inside", "read", "version", "images", "gpus_per_node", "method", "gpu", "stated", "instead"):
         setattr(started, name, getattr(config, name))
-    found, _ = _reading(started, world, config.path, config.text)
+    try:
+        found, _ = _reading(started, world, config.path, config.text)
+    except ConfigError:
+        return None
     return found._replace(sources={**found.sources, launch.path: launch.lines})
 
 
 def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> tuple[ReadConfig, FollowedFile | None]:
-    """The settings of the job of a script, and what was followed of it; None where it makes no trainer.
+    """The settings of the job of a script, and what was followed of it; None for a recipe of Megatron-Bridge.
 
     ``config``: the script itself, or a launch line of it. ``path``, ``script``: the script's file and text.
+
+    Raises:
+        ConfigError: it trains nothing that is read.
     """
     code = code_of(path, script)
     near = NearFiles(config)
@@ -212,8 +218,9 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
         join_file(draft, recipes[-1], {} if options is None else config.values)
         return read_arguments(draft), None
     if not jobs:
-        draft.refuse("", "no trainer is made in it", "name the file that trains")
-        return draft.finish(), None
+        at, why = reason(code, run)
+        machine = NO_MACHINE.stated({"gpu": config.gpu, "gpus_per_node": config.gpus_per_node})
+        raise located(at, f"this is {code.kind}, read and not run: {why}", way_on(code, machine)[1])
     job = _chosen(draft, jobs, config.variables.get(JOB, ""))
     _adopt(draft, job)
     needed = next((each for each in run.things if each.name == "needs"), None)
@@ -463,7 +470,7 @@ def _tuning(draft: Draft) -> TuningArguments:
             draft.refuse(path, f"`{path}` without adapters: a quantized model is not trained whole")
         return TuningArguments(method="full", path="", adapters=names)
     if not any(draft.config.has(name) for name in names.targets):
-        names = names._replace(default_targets=_default_targets(draft))
+        names = names._replace(default_targets=usual_targets(draft))
     return TuningArguments(
         method="qlora" if four else "lora",
         path="use_peft",
@@ -472,18 +479,6 @@ def _tuning(draft: Draft) -> TuningArguments:
         double=Said(False, "use_bnb_nested_quant"),
         computed="bnb_4bit_compute_dtype",
     )
-
-
-def _default_targets(draft: Draft) -> list[str] | None:
-    """What PEFT takes where a LoraConfig names no target: query and value of most families."""
-    known = architecture_named(draft)
-    if known is None:
-        return None
-    names = {layer.name.rpartition(".")[2] for layer in linear_layers(known)}
-    for found in (["q_proj", "v_proj"], ["query_key_value"], ["c_attn"], ["qkv_proj"]):
-        if names >= set(found):
-            return found
-    return None
 
 
 def _rows(draft: Draft, job: PythonJob) -> Iterator[Record]:

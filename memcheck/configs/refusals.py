@@ -16,7 +16,7 @@ from memcheck.configs.launch_lines import Command, commands_of, in_container
 from memcheck.configs.next_command import LIKE, NO_MACHINE, NO_NAME, Machine, gpu_named, of_command, of_file, of_model
 from memcheck.configs.other_jobs import VLLM, RlJob, named, of_keys, of_launch, server, stated_by, way_on
 from memcheck.configs.python_code import code_of, kind_of
-from memcheck.configs.python_job import followed, reason, runs_on_gpu, trains
+from memcheck.configs.python_job import followed, imports_others, reason, runs_on_gpu, trains
 from memcheck.configs.serve_lines import is_dockerfile, version_in
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
@@ -57,7 +57,7 @@ def of_python(path: str, text: str, beside: Mapping[str, object]) -> ConfigError
         message = f"this is {kind}: this line launches a job, and the file is not run"
         return located(Location(path, Span(line, 1, line, 2)), message, help)
     run = followed(code)
-    if trains(run) and runs_on_gpu(code):
+    if runs_on_gpu(code) and (trains(run) or imports_others(code)):
         return None
     at, why = reason(code, run) if text else (Location(path, Span(1, 1, 1, 2)), "it is too large to be read")
     if NO_NAME in help and any(map(why.startswith, key_table("python").words["others"].values())):

@@ -262,3 +262,15 @@ def constants(draft: Draft, path: str, *, default: bool) -> None:
         why = f"not in the config: {draft.title}'s default"
         draft.assume(HELD, "nf4", why)
         draft.assume("training.base.double", False, why)
+
+
+def usual_targets(draft: Draft) -> list[str] | None:
+    """What PEFT takes where a LoraConfig names no target: query and value of most families."""
+    known = architecture_named(draft)
+    if known is None:
+        return None
+    names = {layer.name.rpartition(".")[2] for layer in linear_layers(known)}
+    for found in (["q_proj", "v_proj"], ["query_key_value"], ["c_attn"], ["qkv_proj"]):
+        if names >= set(found):
+            return found
+    return None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.configs.types import ConfigError
 from tests.configs.test_read_python import BASE, SHORT, asks, read, values
 
 MODEL = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'"
@@ -139,3 +140,19 @@ def test_a_file_beside_the_scripts_folder_is_found(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "scripts")
     found = values(BASE + code + TRAINED.replace("size=2", "size=job['rows']"))
     assert found["training.micro_batch_size"] == 6
+
+
+def test_a_trainer_of_a_module_beside_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that makes no trainer itself imports one from the folder above; a notebook opens a file there, too."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "scripts").mkdir()
+    made = f"{BASE}class Runs:\n    def start(self, b):\n        SFTTrainer('gpt2', SFTConfig(per_device_train_batch_size=b)).train()\n"
+    (tmp_path / "src" / "runs.py").write_text(made)
+    (tmp_path / "b.yaml").write_text("b: 3\n")
+    monkeypatch.chdir(tmp_path / "scripts")
+    code = "import os, yaml\nfrom src.runs import Runs\nroot = os.path.abspath(os.path.join(os.getcwd(), '..'))\n"
+    code += "Runs().start(yaml.safe_load(open(os.path.join(root, 'b.yaml')))['b'])\n"
+    assert values(code)["training.micro_batch_size"] == 3
+    with pytest.raises(ConfigError, match="no trainer is made in it"):
+        read("from nowhere.runs import Runs\nRuns().start(1)\n")
