@@ -133,11 +133,11 @@ def kept() -> list[Kept]:
         if isinstance(job, TrainingJob) and isinstance(job.architecture, Architecture):
             rank = rank_of(case, estimate(job._replace(expandable_segments=False), gpu, overhead))
             jobs[case.id] = (job.architecture.model_type, job, rank)
-    found = []
+    found, apart = [], replayed.held_out()
     for step in load("allocator.json")["steps"]:
         if step["id"].startswith("serving."):
             found.append(Kept(step["id"], "serving", "serving", *step["default"], 0.0, 0.0, "serving", "serving"))
-        if step["id"] not in jobs:
+        if step["id"] not in jobs or step["id"] in apart:
             continue
         family, job, rank = jobs[step["id"]]
         peak, before = rank.peak.allocated_bytes, rank.pools.before

@@ -47,19 +47,24 @@ def run_of(case: Case) -> tuple[list[Event], Phases]:
         MemcheckError: it cannot be priced or run, or its steps are not the same at another length.
     """
     wanted = lengths().get(case.id)
-    if case.plan["training"].get("method") == "qlora":
-        from benchmarks import base_trace
-
-        asked = base_trace.run(case.plan)[1]
-        return list(asked.events), tuple(asked.phases)
     if wanted is None:
-        observed = traced(case)
-        return list(observed.events), observed.phases
-    long, short = (traced(_of_length(case, share)) for share in (1.0, SHORT))
-    if not alike(long.events, short.events, long.steps, short.steps):
+        found = followed(case)
+        return list(found.events), tuple(found.phases)
+    long, short = (followed(_of_length(case, share)) for share in (1.0, SHORT))
+    if not alike(tuple(long.events), tuple(short.events), tuple(long.steps), tuple(short.steps)):
         raise MemcheckError("its steps ask for other blocks at another length")
     steps_at = long.steps[0], long.steps[1]
-    return varied(TwoLengths(long=long.events, short=short.events, steps=steps_at, share=SHORT), wanted), ()
+    two = TwoLengths(long=tuple(long.events), short=tuple(short.events), steps=steps_at, share=SHORT)
+    return varied(two, wanted), ()
+
+
+def followed(case: Case) -> Any:
+    """The events, the steps and their parts of a case's run: adapters over 4 bits are traced by ``base_trace``."""
+    if case.plan["training"].get("method") != "qlora":
+        return traced(case)
+    from benchmarks import base_trace
+
+    return base_trace.run(case.plan)[1]
 
 
 def _of_length(case: Case, share: float) -> Case:
@@ -78,12 +83,13 @@ def line(case: Case) -> dict[str, Any]:
     events, phases = run_of(case)
     both = {name: held(events, expandable=expandable) for name, expandable in SETTINGS.items()}
     first = both["default"]
+    fails = {name: phase_of(phases, found.fails_at) for name, found in both.items()}
     return {
         "id": case.id,
         "allocated": first.allocated,
         "streams": list(first.streams),
         **{name: ratios(found) for name, found in both.items()},
-        "fails": {name: phase_of(phases, found.fails_at) for name, found in both.items()},
+        **({"fails": fails} if phases else {}),
     }
 
 

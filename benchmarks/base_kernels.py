@@ -19,6 +19,8 @@ from peft.tuners.lora import dora
 from torch import nn
 from torch.nn.utils import parametrize
 
+from memcheck.autograd.weight_formats import Int8, WeightFormat
+
 STACKED = 3
 """Dimensions of a parameter that holds all experts."""
 BLOCK, NESTED = 64, 256
@@ -162,20 +164,20 @@ class EightBits(bnb.nn.Linear8bitLt):
         return [self.state.SCB]
 
 
-def quantised(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.Tensor]:
+def quantised(model: nn.Module, base: WeightFormat, compute: torch.dtype) -> list[torch.Tensor]:
     """Replace every linear layer but the head; what rests beside the parameters."""
     found: list[torch.Tensor] = []
     for name, module in list(model.named_modules()):
         if type(module) is not nn.Linear or name.endswith("lm_head"):
             continue
         new: Any
-        if held == "int8":
+        if isinstance(base, Int8):
             new = EightBits(module)
         else:
-            new = FourBits(module, held.partition("-")[0], compute, double=not held.endswith("-single"))
+            new = FourBits(module, base.name.partition("-")[0], compute, double=base.nested)
         model.set_submodule(name, new)
         found += new.beside()
-    model.is_loaded_in_8bit, model.is_loaded_in_4bit = held == "int8", held != "int8"
+    model.is_loaded_in_8bit, model.is_loaded_in_4bit = isinstance(base, Int8), not isinstance(base, Int8)
     model.is_quantized = True
     return found
 
@@ -196,18 +198,17 @@ class RowwiseInt8(nn.Module):
         return (rows * self.row_scales.view(-1, 1) * (1 / 127)).reshape(weight.shape)
 
 
-def quantised_experts(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.Tensor]:
+def quantised_experts(model: nn.Module, base: WeightFormat, compute: torch.dtype) -> list[torch.Tensor]:
     """Every stacked parameter of experts in four or eight bits, dequantised where it is read.
 
     Sources: bitsandbytes ``replace_parameter_4bit``; for eight bits Axolotl's ``replace_parameter_8bit``.
     """
     found: list[torch.Tensor] = []
-    double = not held.endswith("-single")
     for path, module in list(model.named_modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.dim() < STACKED or "expert" not in f"{path}.{name}":
                 continue
-            if held == "int8":
+            if isinstance(base, Int8):
                 codes = nn.Parameter(torch.empty(parameter.shape, dtype=torch.int8), requires_grad=False)
                 setattr(module, name, codes)
                 rows = RowwiseInt8(torch.empty(parameter.numel() // parameter.shape[-1], dtype=torch.float32))
@@ -215,7 +216,7 @@ def quantised_experts(model: nn.Module, held: str, compute: torch.dtype) -> list
                 _register_parametrization_hooks(module, name)
                 found.append(rows.row_scales)
                 continue
-            state = _state(parameter, held.partition("-")[0], compute, double=double)
+            state = _state(parameter, base.name.partition("-")[0], compute, double=base.nested)
             codes = nn.Parameter(torch.empty((parameter.numel() + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
             setattr(module, name, codes)
             parametrize.register_parametrization(module, name, Bnb4bitParametrization(state), unsafe=True)
@@ -234,8 +235,10 @@ def with_whole_paths(model: nn.Module, lora: Any) -> Any:
         f"{path}.{name}" for path, module in model.named_modules() for name in getattr(module, "parametrizations", ())
     ]
     named = [path for path in held if any(path.endswith("." + each) for each in lora.target_parameters)]
+    if not named:
+        return lora
     tuners_utils.sorted = lambda names: sorted(names, key=named.index)
-    return lora._replace(target_parameters=tuple(named)) if named else lora
+    return lora._replace(target_parameters=tuple(named))
 
 
 def prepared(model: nn.Module) -> None:

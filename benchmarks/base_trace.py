@@ -14,7 +14,8 @@ import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, load
 
@@ -77,8 +78,16 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
     return run(plan)[0]
 
 
-def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
-    """Likewise, and every block that came and went (``memcheck.verify.replay.runs.AllocationSequence``)."""
+class Asked(NamedTuple):
+    """Every block that came and went in three steps: see ``memcheck.verify.replay.runs.AllocationSequence``."""
+
+    events: list[tuple[int, int, int]]
+    steps: list[int]
+    phases: list[tuple[int, str]]
+
+
+def run(plan: dict[str, Any]) -> tuple[dict[str, int], Asked]:
+    """Likewise, and every block that came and went."""
     import torch
 
     from benchmarks import base_kernels
@@ -86,7 +95,7 @@ def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
     from memcheck.verify.build.step import build_single
     from memcheck.verify.build.tensors import DTYPES
     from memcheck.verify.build.trained import adapt
-    from memcheck.verify.replay.runs import AllocationSequence
+    from memcheck.verify.replay.runs import FREED, AllocationSequence
     from memcheck.verify.subject import hugging_face_config
     from memcheck.verify.trace.tracer import Tracer
     from memcheck.verify.trace.world import fake_tensors
@@ -97,9 +106,9 @@ def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
 
     def adapted(model: Any, job: Any, lora: Any) -> Any:
         compute = DTYPES[job.recipe.compute]
-        beside.extend(base_kernels.quantised(model, job.held_in, compute))
+        beside.extend(base_kernels.quantised(model, job.base_format, compute))
         if job.option("quantize_experts", default=False):
-            beside.extend(base_kernels.quantised_experts(model, job.held_in, compute))
+            beside.extend(base_kernels.quantised_experts(model, job.base_format, compute))
         if job.prepares_kbit:
             base_kernels.prepared(model)
         for parameter in model.parameters():
@@ -115,7 +124,11 @@ def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
             parts = build_single(job, job.architecture, config, None, tracer)
         finally:
             single.adapt = adapt
-        return followed(parts, tracer, beside), asked
+        instants = followed(parts, tracer, beside)
+        # before the model itself goes; tensors that are freed together are so in no order
+        together = groupby(asked.events, key=lambda event: event[1] == FREED)
+        events = [event for freed, group in together for event in (sorted(group) if freed else group)]
+        return instants, Asked(events, asked.steps, asked.phases)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,11 @@ def lengths() -> dict[str, tuple[float, ...]]:
     return {r["id"]: tuple(r["lengths"]) for r in load("allocator_plans.json")["steps"] if "lengths" in r}
 
 
+def held_out() -> set[str]:
+    """Ids of steps that no interval is made from: they are held against it alone."""
+    return {r["id"] for r in load("allocator_plans.json")["steps"] if "held_out" in r}
+
+
 def steps() -> dict[str, Case]:
     """The step of each id. Of models with tied embeddings, which were traced twice, the later record counts."""
     found = {case.id: case for case in traced.cases() if isinstance(case, Case)}
