@@ -488,6 +488,7 @@ def _drop(grad: Storage) -> None:
 
 
 TOKENS = 64
+"""Tokens of the short sequence on which the parameters of a forward are counted."""
 
 
 def whole(setting: Setting) -> Setting:

@@ -11,6 +11,7 @@ from memcheck.autograd.tensor import Entry, Leaf, rounded_bytes
 from memcheck.record import Record
 
 Inventory = tuple[Entry, ...]
+"""Tensors that are live at one moment."""
 
 
 class Peak(Record):

@@ -188,21 +188,21 @@ def eager_scaled_by_sinks(
     """Compute the eager attention of Granite's windowed models, scaled by ``sigmoid(logsumexp(scores) - sink)``.
 
     ``sinks``: [heads]. ``returned`` takes the probabilities. Source: modeling_granite_swa.py, eager_attention_forward.
-    logsumexp keeps its input and result, and its backward makes
-    ``exp(scores - result)`` (FunctionsManual.cpp, logsumexp_backward).
+    logsumexp keeps its input and result, and its backward makes ``exp(scores - result)`` (FunctionsManual.cpp,
+    logsumexp_backward).
     """
     batch, heads, queries, _ = q.shape
     shape, rows = (batch, heads, queries, queries), (batch, heads, queries)
     scores = batched(tape, q, k, shape, "attention scores")
     scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask", mask_dtype)
     wide = cast(tape, scores, "fp32") if tape.autocast else scores  # on autocast's fp32 list
-    total, dtype = tape.value(rows, wide.dtype, "logsumexp"), wide.dtype
-    kept = wide.storage, total.storage
+    logsumexp, dtype = tape.value(rows, wide.dtype, "logsumexp"), wide.dtype
+    kept = wide.storage, logsumexp.storage
     temporaries = [(shape, dtype, "logsumexp backward")] * 2
-    total = operator(tape, total, wide, "logsumexp backward", saves=kept, temporaries=temporaries)
+    logsumexp = operator(tape, logsumexp, wide, "logsumexp backward", saves=kept, temporaries=temporaries)
     del wide
-    opened = unary(tape, cast(tape, subtract_broadcast(tape, total, sinks), "fp32"), "sigmoid")
-    del total
+    gate = unary(tape, cast(tape, subtract_broadcast(tape, logsumexp, sinks), "fp32"), "sigmoid")
+    del logsumexp
     probabilities = softmax(tape, scores, "fp32")
     del scores
     narrow = cast(tape, probabilities, q.dtype, "attention probabilities")
@@ -210,7 +210,7 @@ def eager_scaled_by_sinks(
     narrow = dropout(tape, narrow, p_dropout)
     returned.append(narrow)
     out = batched(tape, narrow, v, (batch, heads, queries, v.shape[-1]), "attention output")
-    return mul(tape, out, cast(tape, opened, out.dtype).view(batch, heads, queries, 1))
+    return mul(tape, out, cast(tape, gate, out.dtype).view(batch, heads, queries, 1))
 
 
 def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:

@@ -12,7 +12,7 @@ from _weakref import ref
 from collections.abc import Callable, Sequence
 
 from memcheck.autograd.operator import evaluate
-from memcheck.autograd.tensor import SAVED_WEIGHT, Leaf, Node, Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import SAVED_WEIGHT, Backward, Leaf, Node, Parameter, Storage, Tape, Value
 
 try:  # without the module around them, which is long
     from _heapq import heappop, heappush
@@ -213,7 +213,7 @@ def _accumulate(tape: Tape, parameter: Parameter) -> None:
 
 
 Run = Callable[[Value], Value]
-Backward = Callable[[Storage], "list[Storage | None]"]
+"""A forward that a checkpoint runs again."""
 
 
 class _LastSavedError(Exception):

@@ -379,6 +379,7 @@ def _keys_and_values(tape: Tape, k: Value, v: Value, ranks: int) -> list[Storage
 
 
 Pair = tuple[Value, Value]
+"""Queries and keys."""
 
 
 def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] = (), *, holds: bool = False) -> Value:

@@ -119,6 +119,7 @@ ELEMENTWISE = {
 has a derivative in one kernel. Temporaries of one C++ expression live to its end (csrc/autograd/FunctionsManual.cpp).
 """
 _ONE_KERNEL = Elementwise("input")
+"""An operator that saves its input and has a derivative in one kernel."""
 
 
 def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:

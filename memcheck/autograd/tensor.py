@@ -19,6 +19,7 @@ BLOCK_BYTES = 512
 """The CUDA caching allocator rounds every block up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 
 _WIDER = {"fp8": 0, "bf16": 1, "fp16": 1, "fp32": 2, "fp64": 3}
+"""Floating-point dtypes in the order of promotion."""
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
@@ -234,6 +235,7 @@ class SavedWeight:
 
 
 SAVED_WEIGHT = SavedWeight()
+"""The one placeholder for all weights."""
 
 
 class Leaf:
@@ -464,6 +466,7 @@ class Tape:
 
 
 Backward = Callable[[Storage], "list[Storage | None]"]
+"""The backward of a node: from the gradient of its result to a gradient for each input, or None."""
 
 
 class Gathered(Leaf):

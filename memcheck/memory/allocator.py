@@ -50,6 +50,7 @@ COMPILED = "compiled/"
 """Family of compiled steps, whose errors say nothing about others: only some of what the compiler fuses is modelled."""
 
 Table = Mapping[str, "Spread"]
+"""A spread for each group of measured cases, by the group's name."""
 
 
 class Spread(Record):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memcheck.memory.interval import Kinds
 
 MODELED = Overhead()
+"""Overhead as memcheck models it: the plan states none."""
 
 
 def estimate(

@@ -37,6 +37,7 @@ QUANTIZED_MILLIBITS = {"int8": 8125, "fp8": 8000, "int4": 4156, "fp4": 4500}
 """Thousandths of a bit per weight of a quantised matrix, scales included: int8 one fp16 scale per 128 (8 + 16 / 128);
 fp8 per-tensor scales; int4 (GPTQ, AWQ) fp16 scale and 4-bit zero per 128 (4 + 20 / 128); NVFP4 one fp8 scale per 16."""
 BYTE_MILLIBITS = 8000
+"""Thousandths of a bit in a byte."""
 
 
 def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:

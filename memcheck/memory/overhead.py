@@ -208,6 +208,7 @@ def _source(group: ProcessGroup, gpu: Gpu) -> str:
 
 
 EXACT = Spread(n=0, low=1.0, median=1.0, high=1.0)
+"""A measured spread of nothing: bytes are taken as they are."""
 
 
 class OutsideBytes(Record):
@@ -279,6 +280,7 @@ known: their private pools depend on which layers are captured."""
 
 
 NO_POOLS = Pools()
+"""Pools of a step that is not recorded: one on a single stream."""
 
 
 class Slack(Record):

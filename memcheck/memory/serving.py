@@ -36,6 +36,7 @@ LATENT = (
 STATE = "vLLM v1/kv_cache_interface.py: pages of convolution and recurrent states, whatever the number of tokens"
 LOGITS = "transformers generation/utils.py: the last token's logits, copied to fp32"
 WORKING = "transformers modeling files, replayed by memcheck.frameworks"
+"""Sources that formulas name."""
 
 
 class Weight(Record):

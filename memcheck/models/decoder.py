@@ -52,6 +52,7 @@ class Names(Record):
 
 
 LLAMA_NAMES = Names()
+"""Keys of Llama's configuration, which most families share."""
 GPT2_NAMES = Names(
     hidden=("n_embd", "hidden_size"),
     layers=("n_layer", "num_hidden_layers"),
@@ -133,6 +134,7 @@ def rotary_share(config: ConfigReader, kind: str, default: float) -> float:
 
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+"""Words that ``layer_types`` may have."""
 
 
 def stack(kinds: Iterable[Kind], build_layer: Callable[[Kind], Block]) -> tuple[tuple[Block, int], ...]:
@@ -323,6 +325,7 @@ class Projections(Record):
 
 
 LLAMA = Projections()
+"""Llama's four matrices of attention."""
 
 
 def grouped_attention(

@@ -113,6 +113,7 @@ class SharedWith(Record):
 
 
 UNSHARED = SharedWith(later=False, earlier=False)
+"""A layer whose weights are its own."""
 
 
 class Block(Record):
@@ -241,6 +242,7 @@ class Modalities(Record):
 
 
 TEXT_ALONE = Modalities(None, (), ())
+"""A model that reads text alone."""
 
 
 class HeadLayer(Record):
@@ -252,6 +254,7 @@ class HeadLayer(Record):
 
 
 NO_HEAD_LAYER = HeadLayer("", ())
+"""No layer before the head's matrix."""
 
 
 class Fp32Params(Record):
@@ -288,6 +291,7 @@ class LogitCasts(Record):
 
 
 CAST_IN_LOSS = LogitCasts(in_model=False, in_loss=True)
+"""Logits that the loss casts to fp32, as most models' are."""
 
 
 class Architecture(Record):

@@ -51,6 +51,7 @@ ROW_PARALLEL = ("linear_proj", "linear_fc2", "out_proj")
 REPLICATED = ("linear_q_down_proj", "linear_kv_down_proj")
 """Layers that every tensor rank holds whole; every other one that can be adapted is column-parallel."""
 IN, OUT = ".adapter.linear_in.weight", ".adapter.linear_out.weight"
+"""Ends of the names of Megatron-Bridge's two adapter matrices."""
 
 
 def wraps(adapter: Adapter | None, name: str) -> bool:

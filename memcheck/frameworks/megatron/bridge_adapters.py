@@ -22,7 +22,9 @@ from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, is_sequ
 from memcheck.models.types import Norm
 
 OPTION, MCORE_BRIDGE = "bridge_backend", "mcore-bridge"
+"""The option that says whose adapters run, and its value for mcore-bridge."""
 IN, OUT = ".lora_A.default.weight", ".lora_B.default.weight"
+"""Ends of the names of mcore-bridge's two adapter matrices."""
 
 
 def is_bridged(setting: Setting) -> bool:

@@ -27,6 +27,7 @@ from memcheck.frameworks.megatron.linear import uses_te
 from memcheck.record import Record
 
 KINDS = ("p2p", "all_gather", "a2a", "a2a+p2p")
+"""Values of ``cp_comm_type``."""
 
 
 class AttentionWidths(Record):

@@ -23,6 +23,7 @@ SHARDED = "Megatron-core distributed/fsdp/src/megatron_fsdp/param_and_grad_buffe
 PLAIN = "Megatron-core optimizer/optimizer.py, Float16OptimizerWithFloat16Params"
 BUFFERS = "Megatron-core pipeline_parallel/schedules.py, core/utils.py GlobalMemoryBuffer"
 WORKSPACES = "TransformerEngine pytorch/cpp_extensions/gemm.py, module/base.py; torch CublasHandlePool.cpp"
+"""Upstream files that formulas name as their sources."""
 
 
 class RanksOfState(Record):

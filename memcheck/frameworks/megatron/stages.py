@@ -48,6 +48,7 @@ MAX_LETTERS = 50_000
 """Letters of a layout with its repetitions written out: of the 10,000 layers that a model may have, and their stages.
 """
 _WORDS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Letters of a layout's text for the words of its list form."""
 
 
 def stages_of_layout(layout: object) -> list[str]:

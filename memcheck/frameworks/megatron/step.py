@@ -478,8 +478,9 @@ def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[
         recorder.high(instant, units.curve.forward_peak, f"{where} {index}")
         recorder.release("communication_buffers", units.extra.forward_bytes)
         recorder.hold_components(units.curve.saved_bytes)
+        # Megatron has no autocast: these are the embedding's output, which GPTModel.forward holds to its end
         recorder.hold("activations", units.curve.autocast_cache_bytes)
-        recorder.repeat(before, end - index - 1)
+        recorder.repeat(before, end - index - 1)  # the other units of the range are the same
     for units in chunk:
         recorder.release("activations", units.curve.autocast_cache_bytes, units.times)
 
@@ -499,7 +500,7 @@ def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list
         recorder.release("communication_buffers", units.extra.backward_bytes)
         recorder.hold("gradients", units.curve.gradient_bytes)
         recorder.hold("temporaries", units.curve.until_backward_ends)
-        recorder.repeat(before, end - index - 1)
+        recorder.repeat(before, end - index - 1)  # the other units of the range are the same
 
 
 _UnitRange = tuple[int, int, _UnitGroup]

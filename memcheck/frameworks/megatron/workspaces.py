@@ -96,6 +96,7 @@ class Device(Record):
 
 
 ANY_DEVICE = Device()
+"""A GPU of which nothing is known."""
 
 
 def workspaces(

@@ -32,6 +32,7 @@ FAMILIES = Families(
     ),
     source="nanotron's models",
 )
+"""Models that nanotron builds and that have a memory model."""
 
 _BF16 = r.BF16_PURE._replace(recipe="bf16-mixed", gradients="fp32", master="fp32", optimizer_states="fp32")
 _FP16 = r.FP16_PURE._replace(recipe="fp16-mixed", gradients="fp32", master="fp32", optimizer_states="fp32")

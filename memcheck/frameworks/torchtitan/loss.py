@@ -24,6 +24,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
 TIED_TABLE = "embed_tokens.weight"
+"""Name of the embedding's table, which is the output weight of a tied model."""
 
 
 class HeadShard(Record):

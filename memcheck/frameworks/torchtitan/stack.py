@@ -16,6 +16,7 @@ from memcheck.job.types import TrainingJob
 
 LAST_BATCHED = (0, 2, 2)
 LAST_REPEATING = (0, 2, 1)
+"""The last releases with a dimension of sequences, and with repeated keys and values."""
 
 
 def is_batched(job: TrainingJob) -> bool:

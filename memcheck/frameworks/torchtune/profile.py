@@ -30,6 +30,7 @@ FAMILIES = Families(
     harmless=parts(Attention="window"),  # Gemma 2's builder alone has one (torchtune/models/*/_model_builders.py)
     source="torchtune/models",
 )
+"""Models that torchtune builds and that have a memory model."""
 
 
 class Torchtune(Framework):
