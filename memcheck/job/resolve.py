@@ -160,7 +160,8 @@ def framed(
         overhead = _overhead(plan.policy, defaults)
         notes = NotesByPart(before_batch=defaults.assumptions())
         return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=notes)
-    framework = _framework_of(plan.training, architecture, frameworks, defaults)
+    _note_recurrent_kernels(plan.training, architecture, defaults)  # before the framework, as reports list them
+    framework = _choose_framework(plan.training, architecture, frameworks, defaults)
     if isinstance(architecture, Architecture):
         architecture = framework.built(architecture)
     teacher = None
@@ -175,20 +176,26 @@ def framed(
     return frame._replace(overhead=overhead, notes=frame.notes._replace(policy=policy.assumptions()))
 
 
-def _framework_of(
+def _note_recurrent_kernels(
+    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
+) -> None:
+    """Note in ``defaults`` which packages of fused kernels a recurrent model is assumed to find installed."""
+    if _recurs(architecture) and (training.kernels or NO_KERNELS).ssm is None:
+        for package in fused_packages(architecture):
+            why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
+            defaults.note("model", f"{package} is installed", why)
+
+
+def _choose_framework(
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     frameworks: Mapping[str, Framework],
     defaults: Defaults,
 ) -> Framework:
-    """Return the framework of a training, or the trainer's own profile where it replaces much of the model.
+    """Choose the framework of a training, or the trainer's own profile where it replaces much of the model.
 
-    What is assumed of the kernels of recurrent layers is noted in ``defaults`` first.
+    A framework that the plan does not state is noted in ``defaults``.
     """
-    if _recurs(architecture) and (training.kernels or NO_KERNELS).ssm is None:
-        for package in fused_packages(architecture):
-            why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
-            defaults.note("model", f"{package} is installed", why)
     framework = frameworks[defaults.stated_or("training.framework", training.framework, DEFAULT_FRAMEWORK)]
     trainer = training.trainer
     if trainer is not None and trainer.name in framework.variants:

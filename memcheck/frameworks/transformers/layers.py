@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 PARTS = "parts:"
 """In front of the modules that are recomputed, in a recompute mode."""
+MIXER, FEED_FORWARD = 0, 1
+"""The halves of a layer."""
 LEARNED = ("vector", "tanh")
 """Scales of a layer's branches that are parameters (``Block.branch_scale``)."""
 __all__ = [
@@ -203,7 +205,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     del module_input
     if block.lives_to_forward_end.mixer_output and block.branch_scale not in LEARNED:
         ctx.unused_outputs.append(hidden_states)
-    x = _residual(ctx, block, residual, hidden_states)
+    x = _residual(ctx, block, residual, hidden_states, half=MIXER)
     ctx.attention_locals = []
     return norm(ctx, block.input_norm, x) if block.residual == "post-norm" else x
 
@@ -255,26 +257,26 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
         row_mask = Value(None, (hidden_states.shape[0], 1), ctx.setting.param_dtype)
         hidden_states = mul(ctx.tape, row_mask, hidden_states, "masked rows")
     del module_input
-    x = _residual(ctx, block, residual, hidden_states)
+    x = _residual(ctx, block, residual, hidden_states, half=FEED_FORWARD)
     del input_variable
     return norm(ctx, block.mlp_norm, x) if block.residual == "post-norm" else x
 
 
-def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value) -> Value:
+def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value, *, half: int) -> Value:
     """Add the output of a half to the residual: ``residual + h``, both [tokens, hidden], scaled as the family does.
 
-    Granite multiplies h by a constant, MiniMax multiplies both. InternViT multiplies h by a learned vector
-    (``extra_tensors`` has one for each half).
+    Granite multiplies h by a constant, MiniMax multiplies both. InternViT multiplies h by a learned vector, Llama 3.2
+    Vision by the tanh of a learned number. ``half``: MIXER or FEED_FORWARD, which is the factor's place in
+    ``extra_tensors``.
     """
     tape = ctx.tape
     if block.extra_tensors and block.branch_scale in LEARNED:
-        vectors_used = sum(parameter.name in _layer_scale_names(block) for parameter in ctx.parameters)
-        vector = block.extra_tensors[vectors_used % len(block.extra_tensors)]
-        factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
+        learned = block.extra_tensors[half]
+        factor = tape.parameter(ctx.parameter(learned.name, learned.shape))
         if block.branch_scale == "tanh":
             factor = unary(tape, factor, "tanh")
         scaled = mul(tape, factor, hidden_states, "layer scale")
-        if block.lives_to_forward_end.mixer_output:
+        if block.lives_to_forward_end.mixer_output:  # a variable of the layer's forward has it, though nothing reads it
             ctx.unused_outputs.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.branch_scale == "constant":
@@ -283,10 +285,6 @@ def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value)
         scaled = scale(tape, hidden_states, "hidden * multiplier")
         return add(tape, residual, scaled, "residual")
     return add(tape, residual, hidden_states, "residual")
-
-
-def _layer_scale_names(block: Block) -> frozenset[str]:
-    return frozenset(t.name for t in block.extra_tensors)
 
 
 def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
