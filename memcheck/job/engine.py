@@ -118,15 +118,11 @@ def _request_length(stated: InferenceSpec, length_of_model: int, defaults: Defau
     return 0
 
 
-def resolve_engine(
-    stated: InferenceSpec, architecture: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
-) -> EngineSettings:
-    """Return the settings of the plan's serving engine; values that it does not state are noted in ``defaults``.
-
-    ``stated``: the plan's ``inference``. ``world``: GPUs of the plan.
+def _modelled(stated: InferenceSpec, architecture: Architecture | Rough, gpu: Gpu) -> Architecture:
+    """Return the model, if memcheck can compute an engine's KV cache and profile run for it on this GPU.
 
     Raises:
-        ResolutionError: the model is a rough one or reads no images, or it states no longest request.
+        ResolutionError: the model is a rough one, or the plan states images and it reads none.
         UnsupportedError: memcheck has no model of the engine on that GPU.
     """
     if isinstance(architecture, Rough):
@@ -140,6 +136,28 @@ def resolve_engine(
     if gpu.arch is not None and not gpu.arch.startswith("sm_"):
         message = f"memcheck has no model of vLLM on {gpu.name}: its attention backends and profile run are others"
         raise UnsupportedError(message, "name an NVIDIA GPU, or size the model without an engine", "/hardware/gpu")
+    return architecture
+
+
+def _graphs_bytes(stated: InferenceSpec, *, eager: bool) -> int | None:
+    """Return the bytes of CUDA graphs that the plan states, 0 if ``eager`` makes none; None: they are estimated."""
+    if eager:
+        return 0
+    return None if stated.graphs_gib is None else int(stated.graphs_gib * GIB)
+
+
+def resolve_engine(
+    stated: InferenceSpec, architecture: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
+) -> EngineSettings:
+    """Return the settings of the plan's serving engine; values that it does not state are noted in ``defaults``.
+
+    ``stated``: the plan's ``inference``. ``world``: GPUs of the plan.
+
+    Raises:
+        ResolutionError: the model is a rough one or reads no images, or it states no longest request.
+        UnsupportedError: memcheck has no model of the engine on that GPU.
+    """
+    architecture = _modelled(stated, architecture, gpu)
     # the version: a known one, or the known ones before and after it
     newest = known()[-1].name
     version = defaults.stated_or("inference.version", stated.version, newest, "the newest version that memcheck knows")
@@ -157,11 +175,6 @@ def resolve_engine(
         share = defaults.stated_or("inference.gpu_memory_utilization", share, behaviour.share, why)
     weights = defaults.stated_or("inference.weights", stated.weights, "bf16")
     eager = defaults.stated_or("inference.enforce_eager", stated.enforce_eager, default=False)
-    graphs_bytes = None  # the engine's own CUDA graphs, estimated later
-    if eager:
-        graphs_bytes = 0
-    elif stated.graphs_gib is not None:
-        graphs_bytes = int(stated.graphs_gib * GIB)
     most_sequences = min(limits.sequences, batched)
     return EngineSettings(
         name=stated.engine or "vllm",
@@ -178,7 +191,7 @@ def resolve_engine(
         kv_cache=defaults.stated_or("inference.kv_cache", stated.kv_cache, "auto"),
         weights=weights,
         eager=eager,
-        graphs_bytes=graphs_bytes,
+        graphs_bytes=_graphs_bytes(stated, eager=eager),
         prefix_caching=defaults.stated_or(
             "inference.prefix_caching", stated.prefix_caching, default_prefixes(architecture, behaviour), why
         ),

@@ -136,16 +136,7 @@ class Product(Record):
 
 
 def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
-    """List the matrix products of a layer's forward pass on one rank. ``trained``: its base weights get gradients.
-
-    Casts to fp8: torchtitan casts hidden states before they are gathered over the tensor ranks, once for all products
-    that read them (torchao ``float8_tensor_parallel.py``, PrepareFloat8ModuleInput, Float8RowwiseParallel; torch
-    ``_functorch/compile_utils.py``, fx_graph_cse). Matrices that are replicated, such as those that compress latents,
-    read this rank's tokens under Megatron, and all tokens under torchtitan (``models/deepseek_v3/sharding.py``).
-    """
-    tokens = settings.batch * settings.sequence
-    tokens_of_rank = tokens // settings.tensor_parallel if settings.sequence_parallel else tokens
-    gathers_latent_inputs = settings.latent_input_tokens == "gathered"
+    """List the matrix products of a layer's forward pass on one rank. ``trained``: its base weights get gradients."""
     layers: list[Product] = []
     previous = ("", "")  # sharding and group of the matrix before: column-parallel ones of a group share their input
     for module in (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp):
@@ -160,39 +151,61 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
             if tensor.transposed:
                 outputs, inputs = inputs, outputs
             if tensor.group == "experts" and isinstance(module, Moe):  # one product per expert, of its tokens
-                rows = _expert_tokens(module, settings, tokens)
-                batch = local[0] if len(local) == 3 else 1
-                shares_input = False
-                input_rows = output_rows = rows
+                expert_rows = _expert_tokens(module, settings, settings.batch * settings.sequence)
+                rows, batch, shares_input = ProductRows(expert_rows, expert_rows, expert_rows), 1, False
+                if len(local) == 3:
+                    batch = local[0]
             else:
-                gathers_input = gathers_latent_inputs and tensor.group == "attention"
-                replicated = tensor.shard == "none" and not gathers_input
-                rows, batch = tokens_of_rank if replicated else tokens, 1
                 shares_input = tensor.shard == "column" and previous == ("column", tensor.group)
                 previous = (tensor.shard, tensor.group)
-                # rows that fp8 casts: torchao casts each rank's own tokens, and an input once for all its readers
-                input_rows = tokens_of_rank if settings.uses_torchao_float8 and tensor.shard == "column" else rows
-                output_rows = tokens_of_rank if settings.uses_torchao_float8 and tensor.shard == "row" else rows
-                if settings.uses_torchao_float8 and shares_input:
-                    input_rows = 0
+                rows, batch = _product_rows(tensor, settings, shares_input=shares_input), 1
             layers.append(
                 Product(
                     name=name,
                     group=tensor.group,
-                    tokens=rows,
+                    tokens=rows.multiplied,
                     outputs=outputs,
                     inputs=inputs,
                     equal_products=batch,
                     trained=trained and settings.adapter is None and not is_frozen(name, settings.frozen_modules),
                     adapted=is_adapted(settings, tensor, module),
                     parameters=outputs * inputs * batch,
-                    cast_input_elements=input_rows * inputs * batch,
-                    cast_output_elements=output_rows * outputs * batch,
+                    cast_input_elements=rows.cast_inputs * inputs * batch,
+                    cast_output_elements=rows.cast_outputs * outputs * batch,
                     shard=tensor.shard,
                     shares_input=shares_input,
                 )
             )
     return layers
+
+
+class ProductRows(Record):
+    """Rows (tokens) of one matrix product on one rank."""
+
+    multiplied: int
+    cast_inputs: int
+    """Rows of the input that fp8 casts in forward."""
+    cast_outputs: int
+    """Rows of the output's gradient that fp8 casts in backward."""
+
+
+def _product_rows(tensor: ParameterTensor, settings: Shape, *, shares_input: bool) -> ProductRows:
+    """Return the rows of a product outside experts. ``shares_input``: the product before it has read the same input.
+
+    Matrices that are replicated, such as those that compress latents, read this rank's tokens under Megatron, and all
+    tokens under torchtitan (``models/deepseek_v3/sharding.py``). torchtitan casts hidden states to fp8 before they are
+    gathered over the tensor ranks, once for all products that read them (torchao ``float8_tensor_parallel.py``,
+    PrepareFloat8ModuleInput, Float8RowwiseParallel; torch ``_functorch/compile_utils.py``, fx_graph_cse).
+    """
+    tokens = settings.batch * settings.sequence
+    tokens_of_rank = tokens // settings.tensor_parallel if settings.sequence_parallel else tokens
+    gathers_input = settings.latent_input_tokens == "gathered" and tensor.group == "attention"
+    rows = tokens_of_rank if tensor.shard == "none" and not gathers_input else tokens
+    if not settings.uses_torchao_float8:
+        return ProductRows(rows, rows, rows)
+    cast_inputs = tokens_of_rank if tensor.shard == "column" else rows
+    cast_outputs = tokens_of_rank if tensor.shard == "row" else rows
+    return ProductRows(multiplied=rows, cast_inputs=0 if shares_input else cast_inputs, cast_outputs=cast_outputs)
 
 
 def is_adapted(settings: Shape, tensor: ParameterTensor, component: object) -> bool:
