@@ -364,8 +364,8 @@ def process_merged(vision: Vision, height: int, width: int, frames: int | None, 
     ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
     ``limits``: on its pixels, as the plan states them.
     """
-    pooled = math.isqrt(vision.values_per_patch // 3) // vision.patch_side
-    patches_per_row = pooled * pooled
+    merged_side = math.isqrt(vision.values_per_patch // 3) // vision.patch_side  # patches along a row's square
+    patches_per_row = merged_side * merged_side
     processed = process(vision._replace(patches_per_token=patches_per_row), height, width, frames, limits)
     return processed._replace(patches=processed.patches // patches_per_row)
 

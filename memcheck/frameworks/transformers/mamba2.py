@@ -351,7 +351,7 @@ def _segment_sum(tape: Tape, decay: Value, shape: tuple[int, ...]) -> Value:
     summed = tape.value(shape, dtype, "cumsum")
 
     def cumsum_backward(grad: Storage) -> list[Storage | None]:
-        """Backward of a cumulative sum: flip, sum, flip."""
+        """Return the gradient of a cumulative sum's input: the gradient flipped, summed and flipped back."""
         flipped, summed_grad = tape.new(shape, dtype, "flip"), tape.new(shape, dtype, "cumsum")
         input_grad = tape.new(shape, dtype, "flip")
         del flipped, summed_grad

@@ -216,7 +216,7 @@ def _fused_function(
     parameter_grads = [(parameter.shape, parameter.dtype) if parameter.needs_grad else None for parameter in parameters]
 
     def fused_backward(grad: Storage) -> list[Storage | None]:
-        """Backward: recompute the convolution, and allocate the gradients of the input and of the parameters."""
+        """Compute the convolution again, and return the gradients of ``x`` and of the parameters."""
         recomputed = tape.new((rows, width), dtype, "recomputed convolution")
         result = tape.new(shape, dtype, mixer.kind + " backward")
         del recomputed

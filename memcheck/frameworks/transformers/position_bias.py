@@ -183,7 +183,7 @@ def _add_biases(tape: Tape, scores: Value, biases: Value) -> Value:
     scores_shape = scores.shape
 
     def add_backward(grad: Storage) -> list[Storage | None]:
-        """Backward: the scores' gradient in their dtype, and that of the biases, summed over sequences."""
+        """Return the gradient of the scores in their dtype, and that of the biases, summed over sequences."""
         biases_grad = None
         if needs_grad:
             biases_grad = tape.new(biases_shape, dtype, "sum over sequences") if sums_sequences else grad

@@ -243,19 +243,24 @@ def _kto(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass
     Parameters as in :func:`_dpo`. The passes over mismatched pairs (``_compute_kl_logps``) need less memory than the
     passes after them, and are left out.
     """
-    scores, copies = _kto_forward(ctx, box, batch)
+    scores, copied_logits = _kto_forward(ctx, box, batch)
     loss = total(ctx.tape, (scores,))
-    reference_copies: list[Storage] = []
+    reference_logits: list[Storage] = []
     if second is not None:
         reference_outputs = [second_outputs(ctx, second, wide=wide)]
-        _, reference_copies = _kto_forward(ctx, reference_outputs, batch)
-        reference_copies = reference_copies[1:]  # `_, _`: the last one stays
-    del copies, reference_copies
+        _, reference_logits = _kto_forward(ctx, reference_outputs, batch)
+        # upstream binds both copies to `_`, which keeps that of the undesired rows alone
+        reference_logits = reference_logits[1:]
+    del copied_logits, reference_logits
     return loss
 
 
 def _kto_forward(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, list[Storage]]:
-    """Compute the log-probabilities of completions, and copy the logits of desired and of undesired rows."""
+    """Compute the log-probabilities of completions, and copy the logits of desired and of undesired rows.
+
+    ``box``: a list with the only reference to the outputs of a model. Returns the log-probabilities and both copies,
+    [rows, sequence, vocab] each.
+    """
     tape = ctx.tape
     outputs = box.pop()
     completion_logits = outputs.logits

@@ -86,15 +86,22 @@ def _logits(ctx: Context, moe: Moe, x: Value) -> Value:
         return linear(tape, x, ctx.replicated(tensor, moe.bias), tensor.name)
     weight = merged_weight(ctx, moe, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if moe.routing.input_fp32:
-        autocast = tape.autocast
-        # modeling_ernie4_5_moe.py switches autocast off; LongCat Flash, which gathers scores as well, does not
-        autocast_off = moe.router == "softmax-gather" and not isinstance(moe, IdentityMoe)
-        tape.autocast = None if autocast_off else autocast
-        logits = product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
-        tape.autocast = autocast
-        return logits
+        return _fp32_logits(tape, moe, x, weight)
     bias = tape.parameter(ctx.parameter(tensor.name + ".bias", (moe.experts,))) if moe.bias else None
     return product(tape, x, weight, "router", bias)
+
+
+def _fp32_logits(tape: Tape, moe: Moe, x: Value, weight: Value) -> Value:
+    """Multiply fp32 copies of ``x`` [tokens, hidden] and of the router's weight [experts, hidden].
+
+    modeling_ernie4_5_moe.py switches autocast off; LongCat Flash, which gathers scores as well, does not.
+    """
+    outer_autocast = tape.autocast
+    if moe.router == "softmax-gather" and not isinstance(moe, IdentityMoe):
+        tape.autocast = None
+    logits = product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
+    tape.autocast = outer_autocast
+    return logits
 
 
 def _softmax(ctx: Context, moe: Moe, logits: Value) -> tuple[Value, Storage]:
