@@ -32,6 +32,7 @@ from memcheck.timing.shape import Product
 
 TORCH, ENGINE = "torch", "engine"
 KEPT, AGAIN = "kept", "again"
+"""What the backward of latent attention does with gathered latents: it has kept them, or gathers them again."""
 
 
 class Half(Record):
@@ -238,12 +239,12 @@ def _saved_by_latents(wires: TensorWires, half: Half, recomputed: float) -> floa
     """Compute the seconds that attention saves by exchanging latents instead of hidden states.
 
     Latents are gathered in forward, and their gradients are summed in backward. ``half``: attention. ``recomputed``:
-    how often layers are recomputed as a whole; up-projections that are recomputed alone gather once more.
+    the share of layers that are recomputed as a whole, 0 to 1, which gather again. Megatron's ``mla_up_proj``, which
+    recomputes the up-projections alone (``AGAIN``), gathers the latents a second time.
     """
     saved = wires.scatter_seconds - wires.latent_seconds
-    if (
-        not wires.gather_seconds
-    ):  # without sequence parallelism every rank has all tokens: only all-reduces, of the gradients
+    # without sequence parallelism every rank has all tokens: only all-reduces, of the gradients
+    if not wires.gather_seconds:
         return saved
     if half.latents == AGAIN:
         return saved + wires.gather_seconds - 2 * wires.latent_seconds

@@ -460,9 +460,8 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
     These gradients are computed in the projector's backward, and stay allocated until the tower layers' backward.
     ``end``: shapes of image tokens and text.
     """
-    if (
-        vision.closing_tensors or vision.placement == "put"
-    ):  # a last norm: the tower returns its output, and its input is freed
+    # a last norm: the tower returns its output, and its input is freed
+    if vision.closing_tensors or vision.placement == "put":
         curve = curve._replace(freed_input_bytes=0)
     _, text_width = end.text_shape
     image_tokens = (end.image_tokens, text_width)

@@ -159,9 +159,8 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     x = _look_up(ctx, embedding_config, dtype)
     if embedding_config.scale in ("module", "model"):
         x = scale(tape, x, "embedding scale")
-    if (
-        embedding_config.projects_rows and is_inline
-    ):  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+    # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+    if embedding_config.projects_rows and is_inline:
         shape = (ctx.setting.hidden, embedding_config.width)
         matrix = ParameterTensor("project_in.weight", shape, "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, bias=False), "project_in")

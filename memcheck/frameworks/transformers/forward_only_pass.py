@@ -32,9 +32,8 @@ def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states:
     """
     hidden, pass_variables = _until_head(ctx, second, states=states)
     hidden_box = [hidden]
-    if (
-        second.setting.style.runs_transformers_modules
-    ):  # `hidden_states = self.norm(hidden_states)`; others keep the variable
+    # `hidden_states = self.norm(hidden_states)`; others keep the variable
+    if second.setting.style.runs_transformers_modules:
         del hidden
     logits = _logits(ctx, second, hidden_box)
     pass_states = [pass_variables.pop("states")] if "states" in pass_variables else []
