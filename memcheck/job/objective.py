@@ -379,10 +379,11 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
         help = "`head: {kind: lm}` prices its head for masked words, `head: {kind: embedding}` its hidden states"
         raise ResolutionError((JobProblem("architecture", "/training/head", message, help=help),))
     kind = "classification" if head.kind == "reward" else head.kind
-    task = TaskHead(kind, head.labels, bias=by_token, dropout=CLASSIFIER_DROPOUT if by_token else 0.0)
+    dropout = CLASSIFIER_DROPOUT if by_token else 0.0
+    task = TaskHead(kind, head.labels, bias=by_token, dropout=dropout, unused=())
     if pooling is not None and known:
         inside = None if by_token and kind not in pooling.also_in else pooling
-        task = TaskHead(kind, head.labels, bias=True, dropout=pooling.dropout, pooling=inside)
+        task = TaskHead(kind, head.labels, bias=True, dropout=pooling.dropout, unused=(), pooling=inside)
     elif pooling is not None and "embedding" in pooling.also_in:  # AutoModel's add_pooling_layer
         wide = architecture.hidden_size
         task = TaskHead(

@@ -515,10 +515,10 @@ class TaskHead(Record):
     bias: bool
     """The classifier's matrix has a bias."""
     dropout: float
+    unused: tuple[ParameterTensor, ...]
+    """Tensors of a layer whose result is unused: they stay allocated, and never have a gradient."""
     pooling: Pooling | None = None
     """An encoder's own layer in front of the labels."""
-    unused: tuple[ParameterTensor, ...] = ()
-    """Tensors of a layer whose result is unused: they stay allocated, and never have a gradient."""
 
 
 SAVED = ("classifier", "score")
