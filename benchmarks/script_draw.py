@@ -177,6 +177,8 @@ STATEMENTS: tuple[Callable[[Random, str, int], str], ...] = (
     lambda chance, name, depth: f"with open({_value(chance, 0)}) as {name}:\n{_body(chance, depth)}",
     lambda chance, _, depth: f"try:\n{_body(chance, depth)}\nexcept Exception:\n{_body(chance, depth)}",
     lambda chance, name, _: f"{name} += {_value(chance, 0)}",
+    lambda chance, name, _: f"{name} = [{name}, {name}, {chance.choice(NAMES)}]\n{name}.append({name})",
+    lambda chance, name, _: f"{name}[{chance.choice(WORDS)}] = {name}\n{chance.choice(NAMES)} = vars({name})",
     lambda _, name, __: f"del {name}",
     lambda chance, name, depth: f"match {name}:\n    case 1:\n{_body(chance, depth, ' ' * 8)}",
     lambda chance, name, _: f"from {chance.choice(('run', 'train', '.', '..x'))} import {name}",

@@ -42,6 +42,7 @@ from memcheck.configs.python_values import (
     is_whole,
     joined,
     parent_of,
+    parts,
     plain,
 )
 from memcheck.plan.finding import Location
@@ -198,8 +199,11 @@ class FollowedCode:
             value: PythonValue = found(node) if found is not None else self.unknown(node)
         finally:
             self.depth -= 1
-        if isinstance(value.of, (str, list, dict)):
-            self.written += len(value.of)
+        if isinstance(value.of, (list, dict)):
+            count = parts(value.of)
+            self.written += count
+            return value if count <= LONGEST else self.unknown(node, "a value that is too large")
+        self.written += len(value.of) if isinstance(value.of, str) else 0
         return value
 
     def _of_constant(self, node: ast.Constant) -> PythonValue:

@@ -104,17 +104,48 @@ class MadeObject:
         return found if found is not None or place >= len(self.arguments) else self.arguments[place]
 
 
+DEEPEST_VALUE = 30
+"""Lists and mappings inside each other."""
+
+
+def parts(value: object) -> int:
+    """How many values are in a list or a mapping, each as often as it is reached; more than LONGEST for too many.
+
+    A list may hold itself, and a short one that holds another twice, and so on, has more values than any memory.
+    """
+    count, level = 0, [value]
+    for _ in range(DEEPEST_VALUE):
+        below: list[object] = []
+        for each in level:
+            held = each if isinstance(each, list) else list(each.values()) if isinstance(each, dict) else []
+            count += len(held)
+            if count > LONGEST:
+                return count
+            below += [inner.of for inner in held]
+        if not below:
+            return count
+        level = below
+    return LONGEST + 1
+
+
 def plain(value: PythonValue | None) -> object:
-    """The value as a constant: names of libraries by their last part; None for what is not known or said."""
-    if value is None or not value.known:
+    """The value as a constant: names of libraries by their last part; None for what is not known, said or too large."""
+    if value is None or not value.known or parts(value.of) > LONGEST:
+        return None
+    return _plain(value)
+
+
+def _plain(value: PythonValue) -> object:
+    """The same of a value that is not too large."""
+    if not value.known:
         return None
     found = value.of
     if isinstance(found, ImportedName):
         return found.last
     if isinstance(found, list):
-        return [plain(each) for each in found]
+        return [_plain(each) for each in found]
     if isinstance(found, dict):
-        return {key: plain(each) for key, each in found.items()}
+        return {key: _plain(each) for key, each in found.items()}
     return found if isinstance(found, (str, int, float, bool)) else None
 
 
@@ -126,12 +157,14 @@ def placed(value: object, at: Location) -> PythonValue:
 
 
 def is_whole(value: PythonValue) -> bool:
-    """Whether a value and all that is in it are known."""
-    found = value.of
-    if isinstance(found, list):
-        return all(map(is_whole, found))
-    if isinstance(found, dict):
-        return all(map(is_whole, found.values()))
+    """Whether a value and all that is in it are known, and not too many."""
+    return parts(value.of) <= LONGEST and _is_whole(value)
+
+
+def _is_whole(value: PythonValue) -> bool:
+    """The same of a value that is not too large."""
+    if isinstance(value.of, (list, dict)):
+        return all(map(_is_whole, value.of.values() if isinstance(value.of, dict) else value.of))
     return value.known
 
 
@@ -173,7 +206,7 @@ def joined(one: PythonValue, other: PythonValue, unknown: PythonValue, depth: in
     if isinstance(first, str) and isinstance(second, str):
         model = other if _is_copy(first, second) else one if _is_copy(second, first) else None
         return unknown if model is None else model._replace(option=one.option or other.option)
-    if depth > 4 or type(first) is not type(second):
+    if depth > 4 or type(first) is not type(second) or (depth == 0 and parts(first) + parts(second) > LONGEST):
         return unknown
     if isinstance(first, MadeObject):
         found = first.joined_with(second, unknown, depth)

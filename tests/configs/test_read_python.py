@@ -348,6 +348,8 @@ def test_a_large_notebook_takes_no_second() -> None:
 HOSTILE = {
     "a text that doubles": "x = 'a'\n" + "x = x + x\n" * 300,
     "a list that doubles": "x = [1]\n" + "x = x + x\n" * 300,
+    "a list of lists that doubles": "x = [1]\n" + "x = [x, x]\n" * 60 + "y = f'{x}'\n",
+    "a mapping that holds itself": "x = {}\nx['a'] = x\nx['b'] = x\ny = f'{x}'\nz = {**x}\n",
     "powers": "x = 9 ** 9 ** 9 ** 9\ny = 1 << 10 ** 9\nz = 'a' * 10 ** 9\n",
     "a function that calls itself": "def f(n):\n    return f(n) + f(n)\nf(1)\n",
     "calls that double": "".join(f"def f{n}():\n    f{n - 1}()\n    f{n - 1}()\n" for n in range(1, 60)) + "f59()\n",
