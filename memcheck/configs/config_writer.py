@@ -297,7 +297,8 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
         "training.attention": framework.default_attention,
         "training.loss.kind": _loss(framework, layout),
         "training.loss.upcast": True,
-        "training.loss.keep_logits": framework.losses.keep_logits or (layout.pipeline > 1 and framework.caches_outputs),
+        "training.loss.keep_logits": framework.losses.keep_logits
+        or (layout.pipeline > 1 and framework.caches_last_stage_logits),
         "training.clip_grad_norm": framework.clip_grad_norm,
         "training.compile": False,
         "training.offload.parameters": "none",

@@ -60,7 +60,7 @@ def accelerator(draft: Draft) -> None:
 
 def synchronised(draft: Draft, path: str) -> None:
     """Gradients that are reduced with every micro-batch, where shards depend on it; DeepSpeed does so by itself."""
-    own = FRAMEWORKS[str(draft.value("training.framework"))].own_engine
+    own = FRAMEWORKS[str(draft.value("training.framework"))].has_sharding_engine
     if on(draft, path) and draft.value(STAGE) == 3 and not own:
         draft.set(SYNC, True, path)
 

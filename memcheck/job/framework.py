@@ -286,31 +286,31 @@ class Framework(Profile):
         return HEADS if self.runs_transformers else ("lm",)
 
     @property
-    def own_engine(self) -> bool:
+    def has_sharding_engine(self) -> bool:
         """Whether the framework shards and reduces with buffers of its own instead of wrapping modules as torch
         does.
         """
         return self.data_parallel in ("zero", "distributed-optimizer")
 
     @property
-    def own_gradients(self) -> bool:
+    def sums_gradients_in_buffers(self) -> bool:
         """Whether gradients are summed in buffers of the framework's, whose dtype a plan chooses. Otherwise autograd
         makes gradients in the dtype of their parameters, and torch's optimizers their states (``zeros_like``).
         """
         return self.data_parallel == "distributed-optimizer"
 
     @property
-    def own_objectives(self) -> bool:
+    def runs_objectives_in_recipes(self) -> bool:
         """Whether the objectives run in the framework's own recipes, not in the code of a trainer."""
         return len(self.objectives) > 1 and not self.trainers
 
     @property
-    def flattens_units(self) -> bool:
+    def always_uses_fsdp1(self) -> bool:
         """Whether the framework uses FSDP1 (``FullyShardedDataParallel``), in every version."""
         return self.data_parallel == "fsdp1"
 
     @property
-    def masters_adapters(self) -> bool:
+    def has_master_adapters(self) -> bool:
         """Whether the optimizer steps on a master copy of every trained tensor. If not, adapters with a dtype of their
         own have no master copy.
         """
@@ -332,7 +332,7 @@ class Framework(Profile):
         return "ulysses" if self.data_parallel == "zero" else "ring"
 
     @property
-    def caches_outputs(self) -> bool:
+    def caches_last_stage_logits(self) -> bool:
         """Whether pipelines are torch's, which cache the logits of the last stage until their backward."""
         return bool(self.parallelism.schedules) and self.data_parallel == "torch"
 
@@ -479,19 +479,19 @@ class Framework(Profile):
         return ()
 
     @property
-    def checkpointed_parts(self) -> tuple[str, ...]:
+    def checkpointable_modules(self) -> tuple[str, ...]:
         """Modules of a layer that can be checkpointed one by one, of ``training.activation_checkpointing.modules``."""
         return ()
 
     @property
-    def own_loop(self) -> bool:
+    def has_user_loop(self) -> bool:
         """Whether the loop is the user's, over PyTorch alone: ``framework_version`` is PyTorch's, and a full state dict
         may be gathered on the GPUs.
         """
         return False
 
     @property
-    def own_expert_groups(self) -> bool:
+    def has_expert_tensor_groups(self) -> bool:
         """Whether expert-tensor parallelism has groups and a degree of its own, which experts with biases do not have.
         Else experts are cut over the tensor ranks.
         """
@@ -503,14 +503,14 @@ class Framework(Profile):
         return False
 
     @property
-    def even_stages(self) -> bool:
+    def has_even_stages(self) -> bool:
         """Whether pipeline stages hold equally many layers, unless options say otherwise."""
         return False
 
     # How a step runs
 
     @property
-    def wide_outputs(self) -> bool:
+    def copies_outputs_to_fp32(self) -> bool:
         """Whether the model's outputs are copied to fp32 as its forward returns, under mixed precision."""
         return False
 
@@ -537,12 +537,12 @@ class Framework(Profile):
         return False
 
     @property
-    def keeps_graph(self) -> bool:
+    def keeps_graph_until_next_loss(self) -> bool:
         """Whether the loop's variable holds the graph of a step until the next step's loss replaces it."""
         return False
 
     @property
-    def caps_hidden(self) -> bool:
+    def caps_hidden_states(self) -> bool:
         """Whether a cap of the logits is put on what the head reads, after the final norm."""
         return False
 
@@ -559,6 +559,6 @@ class Framework(Profile):
         return 0.0, 0.0
 
     @property
-    def runs_itself(self) -> bool:
+    def verify_runs_package(self) -> bool:
         """Whether ``verify`` runs the framework's model code where its package can be imported."""
         return False

@@ -143,7 +143,7 @@ def _expert_tensor(
     ``routed``: the model has experts. Megatron itself would take the tensor degree (``model_parallel_config.py``,
     __post_init__), which the assumption in ``defaults`` says.
     """
-    own_degree = framework is not None and framework.own_expert_groups
+    own_degree = framework is not None and framework.has_expert_tensor_groups
     has_sharded_experts = layout.expert > 1 or (routed and own_degree)
     if stated.expert_tensor is not None or layout.tensor == 1 or not has_sharded_experts:
         return stated.expert_tensor or 1

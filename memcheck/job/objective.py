@@ -249,7 +249,7 @@ def resolve_objective(
         return Objective()
     stated = stated or plan_types.ObjectiveSpec()
     name = defaults.stated_or("training.objective", stated.name, "sft")
-    if framework.own_objectives and name in framework.objectives:
+    if framework.runs_objectives_in_recipes and name in framework.objectives:
         reference = _reference(training.reference, name, method, defaults)
         return own_objective(stated, name, reference, recipe, defaults)
 
@@ -271,7 +271,7 @@ def resolve_objective(
         loss_code=code,
         prompt_tokens=prompt,
         reference=_reference(training.reference, name, method, defaults, cached=code == OPEN_INSTRUCT),
-        fp32_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and prepared,
+        fp32_outputs=framework.copies_outputs_to_fp32 and recipe.recipe.endswith("-mixed") and prepared,
     )
 
 

@@ -74,7 +74,9 @@ def resolve_recipe(
     if base:
         defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
-        if not framework.own_gradients and recipe.master == "none":  # of modules that are trained with the adapters
+        if (
+            not framework.sums_gradients_in_buffers and recipe.master == "none"
+        ):  # of modules that are trained with the adapters
             recipe = recipe._replace(gradients=base, optimizer_states=base)
     recipe = _deviate(recipe, stated, framework)
     if method == "full" and not frozen and recipe.params != "fp32" and framework.upcasts(recipe, layout):
@@ -128,7 +130,7 @@ def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Framework) -> Rec
             "write `master: fp32`, or rest them in bf16: `params: bf16`",
             "/training/precision/master",
         )
-    if not framework.own_gradients:
+    if not framework.sums_gradients_in_buffers:
         if stated.params is None and stated.master is None:
             return recipe
         stepped = recipe.params if recipe.master == "none" else recipe.master

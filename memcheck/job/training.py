@@ -198,7 +198,7 @@ def resolve_loss(
         defaults.note("training.loss.upcast", upcast and not class_keeps_dtype, model_why if class_keeps_dtype else why)
     keep_logits = bool(stated.keep_logits)
     returns_logits = kind in ON_LOGITS or (kind == "chunked" and framework.fsdp2.loss_reduces_head)
-    if returns_logits and layout.pipeline > 1 and framework.caches_outputs:
+    if returns_logits and layout.pipeline > 1 and framework.caches_last_stage_logits:
         keep_logits = True
         cached = "a stage caches its output (torch/distributed/pipelining/stage.py)"
         defaults.note("training.loss.keep_logits", keep_logits, cached)
@@ -267,7 +267,7 @@ def resolve_checkpoint(
 
 def shards_parameters(layout: Layout, framework: Framework) -> bool:
     """Return whether a data-parallel rank keeps only a shard of the parameters: FSDP from stage 2 on, ZeRO at 3."""
-    first_stage = 3 if framework.own_engine else 2
+    first_stage = 3 if framework.has_sharding_engine else 2
     return layout.zero_stage >= first_stage and layout.shard_group > 1
 
 

@@ -28,7 +28,7 @@ def resolve_torch(
     There is one if the plan states it or the job does not depend on it, else all that differ.
     """
     stated = training.torch_version
-    if stated is None and framework.own_loop:
+    if stated is None and framework.has_user_loop:
         stated = training.framework_version
     stated_behaviour = behaviour(stated)
     if not differs(job, framework):
@@ -146,7 +146,7 @@ def resolve_fsdp(
     ``version``: of the framework, which decides if no option states it.
     """
     chosen = fsdp_of(version, options, framework)
-    if framework.flattens_units or isinstance(options.get(FSDP), int):
+    if framework.always_uses_fsdp1 or isinstance(options.get(FSDP), int):
         return chosen
     if FSDP not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
         return 2
@@ -163,7 +163,7 @@ def resolve_fsdp(
 def fsdp_of(version: str | None, options: Mapping[str, object], framework: Framework) -> int:
     """Return 1 or 2: the version of FSDP that an option states, or that the framework's ``version`` uses."""
     stated = options.get(FSDP)
-    if framework.flattens_units:
+    if framework.always_uses_fsdp1:
         return 1
     if isinstance(stated, int):
         return stated
@@ -261,7 +261,7 @@ def resolve_kbit(
     the parameters do not call it (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module
     back to its training dtype (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
     """
-    if base_format not in BITSANDBYTES or framework.adapters.are_own_code or framework.own_engine:
+    if base_format not in BITSANDBYTES or framework.adapters.are_own_code or framework.has_sharding_engine:
         return False  # peft skips GPTQ's models, and trainers call it for bitsandbytes' weights alone
     if KBIT not in framework.options:
         return True

@@ -362,7 +362,7 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
     """
     if isinstance(job, InferenceJob):
         return ""
-    if job.expandable_segments or job.compiles("model") or job.framework.own_engine:
+    if job.expandable_segments or job.compiles("model") or job.framework.has_sharding_engine:
         return ""
     group = stuck_group(allocator_group(job)).removesuffix("/default")
     if job.method == "qlora" and not group.endswith(QUANTISED):

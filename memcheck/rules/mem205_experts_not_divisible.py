@@ -93,7 +93,7 @@ def _framework(context: RuleContext) -> Iterator[Finding]:
     layout, framework = context.layout, context.framework
     if framework is None or layout.expert_tensor == 1:
         return
-    with_tensor = "expert_tensor" in framework.parallelism.degrees and not framework.own_expert_groups
+    with_tensor = "expert_tensor" in framework.parallelism.degrees and not framework.has_expert_tensor_groups
     if with_tensor and layout.expert_tensor != layout.tensor:
         yield RULE.finding(
             context,
@@ -102,7 +102,7 @@ def _framework(context: RuleContext) -> Iterator[Finding]:
             help=f"{framework.name} divides an expert over the tensor ranks, or not at all",
             related=(("tensor", "/parallelism/tensor"),),
         )
-    if framework.own_expert_groups and any(moe.bias for moe in moes(context)):
+    if framework.has_expert_tensor_groups and any(moe.bias for moe in moes(context)):
         yield RULE.finding(
             context,
             f"experts with biases cannot be split over expert_tensor {layout.expert_tensor} ranks",

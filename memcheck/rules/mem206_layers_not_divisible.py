@@ -71,7 +71,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
             yield RULE.finding(context, message, f"/training/options/{PER_STAGE}", help="remove it, or set `pipeline`")
         elif job is not None and job.option(WRITTEN):
             yield from _disagrees(context, job)
-        elif job is not None and framework is not None and framework.even_stages and (ends := _ends(job)):
+        elif job is not None and framework is not None and framework.has_even_stages and (ends := _ends(job)):
             message = f"{sum(ends.values())} layers in the stated end stage, but the only stage has all {layers}"
             if len(ends) > 1 or sum(ends.values()) != layers:
                 yield RULE.finding(
@@ -85,7 +85,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     reason = ""
     if layers + (0 if job is None else _counted(job)) < stages:
         reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
-    elif job is not None and framework is not None and framework.even_stages:
+    elif job is not None and framework is not None and framework.has_even_stages:
         if job.option(WRITTEN):
             yield from _disagrees(context, job)
             return

@@ -46,7 +46,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if framework is None or stage in framework.parallelism.zero_stages:
         return
     whole = "FSDP's SHARD_GRAD_OP is `zero_stage: 3` with `reshard_after_forward: false`"
-    able = (f for f in FRAMEWORKS.values() if stage in f.parallelism.zero_stages and f.own_engine)
+    able = (f for f in FRAMEWORKS.values() if stage in f.parallelism.zero_stages and f.has_sharding_engine)
     engine = next(f.name for f in able if f.runs_transformers)
     reaches = f"{framework.name} reaches it through" if framework.runs_transformers else "what has it is"
     help = f"{whole}, or `framework: {engine}`"

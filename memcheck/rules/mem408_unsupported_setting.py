@@ -123,7 +123,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
         pointer = stated(context.document, "/training/initialization/place", "/training/initialization")
         help = f"leave it out, or write {listed((f'`{each}`' for each in places), 'or')}"
         yield RULE.finding(context, message, pointer, help=help, related=related)
-    if checkpoint.offload == "none" and not framework.own_loop:
+    if checkpoint.offload == "none" and not framework.has_user_loop:
         message = f"{title} gathers a full state dict to host memory and ignores `offload`"
         help = "leave it out: only a loop of one's own can gather on the GPUs"
         yield RULE.finding(context, message, "/training/checkpoint/offload", help=help, related=related)

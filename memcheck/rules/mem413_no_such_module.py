@@ -88,7 +88,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 def _recomputed(context: RuleContext, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
     """Yield findings on modules to recompute that the model does not have."""
     place = "/training/activation_checkpointing/modules"
-    parts = framework.checkpointed_parts
+    parts = framework.checkpointable_modules
     if job.checkpointing.modules and framework.selective_recompute != "modules" and not parts:
         yield RULE.finding(
             context,

@@ -163,7 +163,7 @@ def _reduce(job: TrainingJob) -> str:
 
 def _gradients(job: TrainingJob) -> str:
     """Say why the dtype of gradients has no effect; an empty text if it has one."""
-    if job.framework.own_gradients:
+    if job.framework.sums_gradients_in_buffers:
         return "a gradient buffer is as wide as the parameters, fp32, or wider" if job.recipe.params == "fp32" else ""
     if job.method != "full":
         return ADAPTERS_OWN

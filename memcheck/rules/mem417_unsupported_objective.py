@@ -201,7 +201,7 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
     elif job.objective.loss_code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
         message = "the recipes compare with the model without its adapters, or with a second model in full training"
         help = "remove `reference`"
-    elif reference == "host" and job.framework.own_engine:
+    elif reference == "host" and job.framework.has_sharding_engine:
         message = "a reference that DeepSpeed's engine keeps on the host has no memory model"
         help = "write `reference: precomputed`, or `reference: resident` for an upper bound"
     elif reference == "host" and (job.parameter_offload == "none" or job.layout.zero_stage < 3):

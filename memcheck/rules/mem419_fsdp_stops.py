@@ -60,7 +60,7 @@ from memcheck.rules.when import wraps_layers
 def check(context: RuleContext) -> Iterator[Finding]:
     """Yield one finding per reason."""
     job, model, framework = context.training, context.architecture, context.framework
-    if job is None or model is None or framework is None or framework.own_engine:
+    if job is None or model is None or framework is None or framework.has_sharding_engine:
         return
     for stop in fsdp_limits(job, model):
         yield RULE.finding(

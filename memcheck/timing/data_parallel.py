@@ -51,7 +51,7 @@ def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
 def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
     """Return the groups that share one expert: the ranks with the same experts and the same parts of them."""
     layout = job.layout
-    ranks_of_all_experts = layout.expert * expert_slices(layout, own_degree=job.framework.own_engine)
+    ranks_of_all_experts = layout.expert * expert_slices(layout, own_degree=job.framework.has_sharding_engine)
     ranks = max(1, layout.data * layout.context * layout.tensor // ranks_of_all_experts)
     shard = max(1, layout.shard_group * layout.tensor // ranks_of_all_experts) if layout.zero_stage else 1
     return copies(rates, ranks, stride=ranks_of_all_experts, shard=shard)
@@ -95,7 +95,7 @@ def reduces_every(job: TrainingJob) -> bool:
     does DeepSpeed (zero/stage_1_and_2.py, process_gradients; engine.py, allreduce_gradients).
     """
     framework = job.framework
-    if framework.own_engine:
+    if framework.has_sharding_engine:
         return job.layout.zero_stage >= 2
     lacking = "parallelism.gradient_sync" in framework.lacks
     return (framework.parallelism.gradient_sync_default if lacking else job.layout.gradient_sync) == "every"

@@ -86,7 +86,7 @@ def shape_of(job: TrainingJob) -> Shape:
         )
     framework, timing = job.framework, timing_of(job.framework)
     recompute = job.checkpointing.mode
-    if framework.checkpointed_parts and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:
+    if framework.checkpointable_modules and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:
         recompute = "full"  # every product of a layer runs again
     by_operators = framework.selective_recompute == "operators"
     compute, fused = recipe.compute, timing.fuses_elementwise(job)
@@ -98,7 +98,7 @@ def shape_of(job: TrainingJob) -> Shape:
         tensor_parallel=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert_parallel=layout.expert,
-        expert_tensor_parallel=expert_slices(layout, own_degree=job.framework.own_engine),
+        expert_tensor_parallel=expert_slices(layout, own_degree=job.framework.has_sharding_engine),
         item_bytes=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
         fp8_products=recipe.recipe == "fp8-mixed",
@@ -123,7 +123,7 @@ def shape_of(job: TrainingJob) -> Shape:
         adapted_module_name=timing.adapted_module_name,
         uses_torchao_float8=timing.uses_torchao_float8,
         recompute_selects_operators=by_operators,
-        experts_have_own_groups=framework.own_expert_groups,
+        experts_have_own_groups=framework.has_expert_tensor_groups,
         fp8_saved_input=job.option("activation_func_fp8_input_store") is True,
         has_mtp=bool(job.option("mtp_num_layers")),
         tower_shape=_tower(job),

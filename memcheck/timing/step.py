@@ -462,7 +462,9 @@ def _accumulation_bytes(job: TrainingJob, slowest: PartTime) -> float:
     gradient_bytes = DTYPE_BYTES[job.recipe.gradients] * (
         slowest.trained_dense_parameters + slowest.trained_expert_parameters
     )
-    if job.framework.own_gradients:  # the matrix product itself adds to the main gradient: a read and a write
+    if (
+        job.framework.sums_gradients_in_buffers
+    ):  # the matrix product itself adds to the main gradient: a read and a write
         return 2.0 * gradient_bytes
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
         return 0.0
@@ -480,7 +482,7 @@ def _after_backward(job: TrainingJob, slowest: PartTime, sharing: Sharing, rates
         return 0.0
     reduce = reduce_seconds(sharing.dense_copies, slowest.trained_dense_parameters, item_bytes)
     reduce += reduce_seconds(sharing.expert_copies, slowest.trained_expert_parameters, item_bytes)
-    if zero_stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
+    if zero_stage == 1 and not job.framework.has_sharding_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
         reduce = all_reduce(
             sharing.dense_copies.shard_links, slowest.trained_dense_parameters * item_bytes.bytes_per_gradient
         )

@@ -50,7 +50,7 @@ def runs_torchtitan(job: TrainingJob) -> bool:
     from importlib.util import find_spec
 
     return (
-        job.framework.runs_itself
+        job.framework.verify_runs_package
         and find_spec("torchtitan") is not None
         and job.layout.zero_stage == 3
         and job.method == "full"
@@ -202,7 +202,7 @@ def _experts(job: TrainingJob) -> Iterator[StandIn]:
 
 
 def _recompute(job: TrainingJob) -> Iterator[StandIn]:
-    parts = job.checkpointing.modules and job.framework.checkpointed_parts
+    parts = job.checkpointing.modules and job.framework.checkpointable_modules
     if job.checkpointing.mode == "selective" and not runs_torchtitan(job) and not parts:
         why = "transformers recomputes whole layers or nothing"
         changes = {"training.activation_checkpointing": "none"}
@@ -261,7 +261,7 @@ def refuse(job: TrainingJob, architecture: Architecture) -> None:
 def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bool, str, str]]:
     layout, kind = job.layout, job.loss.kind
     split = layout.tensor * layout.pipeline > 1
-    own = job.framework.runs_itself
+    own = job.framework.verify_runs_package
     yield (
         layout.pipeline > 1 and layout.pipeline_schedule not in SCHEDULES and not own,
         f"the schedule {layout.pipeline_schedule} is not run",

@@ -170,7 +170,7 @@ def _padded_vocabulary(columns: tuple[int, ...], job: TrainingJob) -> tuple[int,
 
 def _buckets(job: TrainingJob, hidden: int) -> list[tuple[str, int]]:
     """Names and elements of the flat buffers that DeepSpeed reduces and gathers in."""
-    if not job.framework.own_engine:
+    if not job.framework.has_sharding_engine:
         return []
 
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size")

@@ -38,7 +38,7 @@ def components(case: TrainingJob | InferenceJob) -> dict[str, int]:
 )
 def test_who_cuts_experts(framework: str, degrees: dict[str, int], ways: int) -> None:
     """Experts that are not dealt out are cut like the layers, but for Megatron and AutoTP; else as the plan says."""
-    own = bool(framework) and FRAMEWORKS[framework].own_engine
+    own = bool(framework) and FRAMEWORKS[framework].has_sharding_engine
     assert expert_slices(Layout(gpus_per_node=8, **degrees), own_degree=own) == ways
 
 

@@ -54,7 +54,7 @@ class LitGpt(Framework):
         return True
 
     @property
-    def keeps_graph(self) -> bool:
+    def keeps_graph_until_next_loss(self) -> bool:
         """True: the loss is a local variable of the training loop."""
         return True
 

@@ -90,7 +90,7 @@ class Megatron(Framework):
         return ("bridge_backend", "mcore-bridge")
 
     @property
-    def own_expert_groups(self) -> bool:
+    def has_expert_tensor_groups(self) -> bool:
         """True; "Bias in Moe is only supported when ETP==1" (transformer_config.py)."""
         return True
 
@@ -102,7 +102,7 @@ class Megatron(Framework):
         return True
 
     @property
-    def even_stages(self) -> bool:
+    def has_even_stages(self) -> bool:
         """True: the number of layers is a multiple of the number of stages."""
         return True
 

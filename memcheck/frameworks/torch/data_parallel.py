@@ -39,7 +39,7 @@ else:
 def uses_fsdp(job: TrainingJob) -> bool:
     """Say whether FSDP2 wraps the model: it shards it, or casts it on one rank."""
     layout, profile = job.layout, job.framework
-    if profile.own_engine or layout.zero_stage < 2:
+    if profile.has_sharding_engine or layout.zero_stage < 2:
         return False
     return layout.shard_group > 1 or (profile.fsdp2.on_one_rank and layout.zero_stage == 3)
 
@@ -76,7 +76,7 @@ def autocast_dtype(job: TrainingJob) -> str | None:
     lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
     """
     profile = job.framework
-    flat = job.fsdp_version == 1 and (profile.wide_outputs or profile.flattens_units)
+    flat = job.fsdp_version == 1 and (profile.copies_outputs_to_fp32 or profile.always_uses_fsdp1)
     around = job.recipe.autocast or (flat and casts_parameters(job))
     return job.recipe.compute if around else None
 
@@ -110,12 +110,12 @@ def all_gather_dtype(job: TrainingJob) -> str | None:
     """Return the dtype in which FSDP gathers everything that it wraps (``MixedPrecision(param_dtype)``); None: each
     tensor in its own.
     """
-    return job.recipe.compute if casts_parameters(job) and not job.framework.own_engine else None
+    return job.recipe.compute if casts_parameters(job) and not job.framework.has_sharding_engine else None
 
 
 def is_zero3(job: TrainingJob) -> bool:
     """Whether ZeRO-3 divides parameters; those of a reference, too (TRL ``models/utils.py``, ``prepare_deepspeed``)."""
-    return job.framework.own_engine and job.layout.zero_stage == 3
+    return job.framework.has_sharding_engine and job.layout.zero_stage == 3
 
 
 def accumulates_unsharded(job: TrainingJob) -> bool:

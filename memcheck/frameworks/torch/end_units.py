@@ -240,7 +240,7 @@ def head_of(
 
 def _head_modules(job: TrainingJob, architecture: Architecture) -> Head:
     """Describe the modules from the final norm to the loss, without what depends on layout and trained parts."""
-    caps_hidden, width = job.framework.caps_hidden, head_width(architecture)
+    caps_hidden, width = job.framework.caps_hidden_states, head_width(architecture)
     return Head(
         vocab=architecture.vocab_size,
         bias=architecture.head_bias,

@@ -141,7 +141,7 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
     stored weights (tuners/tuners_utils.py, _cast_input_dtype). FSDP1, which wraps each adapter as a unit, gathers these
     weights after that, in ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer before.
     """
-    if not job.framework.own_loop or mixes_adapters(job):
+    if not job.framework.has_user_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it
     gathered = all_gather_dtype(job)
     stored_dtypes = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}

@@ -84,7 +84,7 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
 
 def _shards(job: TrainingJob) -> bool:
     """Return whether data parallelism shards the parameters: FSDP does from ZeRO stage 2 on, DeepSpeed at stage 3."""
-    least = 3 if job.framework.own_engine else 2
+    least = 3 if job.framework.has_sharding_engine else 2
     return job.layout.zero_stage >= least
 
 
@@ -205,7 +205,7 @@ def _evaluation_forward(job: TrainingJob, architecture: Architecture) -> _Evalua
     peak = max(tape.peak, tape.earlier_peak)
     if loss_after_model and ctx.final_norm_peak is not None:
         peak = max(peak, ctx.final_norm_peak.bytes + ends.head_buffer)
-    outputs_in_fp32 = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
+    outputs_in_fp32 = job.framework.copies_outputs_to_fp32 and job.recipe.recipe.endswith("-mixed")
     logits = sum(
         rounded(value.numel * ITEM_BYTES["fp32" if outputs_in_fp32 else value.dtype]) for value in ctx.model_outputs
     )

@@ -279,7 +279,7 @@ def variable_lifetimes(job: TrainingJob) -> Lifetimes:
     is_reentrant = checkpointing.mode == "full" and checkpointing.reentrant
     lifetimes = Lifetimes(
         loss_after_model=job.objective.loss_after_model or job.objective.reads_logits or job.head.text_columns > 1,
-        keeps_previous_graph=profile.keeps_graph,
+        keeps_previous_graph=profile.keeps_graph_until_next_loss,
         keeps_reference_logits=job.objective.holds_reference,
         keeps_inputs_embeds=job.layout.pipeline == 1 and profile.style.runs_transformers_modules,
         keeps_layer_outputs=isinstance(architecture, DebertaModel),

@@ -16,12 +16,12 @@ class PyTorch(Framework):
     """A loop of the user's over PyTorch, whose own decisions are few."""
 
     @property
-    def own_loop(self) -> bool:
+    def has_user_loop(self) -> bool:
         """True: the loop is the user's."""
         return True
 
     @property
-    def checkpointed_parts(self) -> tuple[str, ...]:
+    def checkpointable_modules(self) -> tuple[str, ...]:
         """Modules of transformers' layers, by their names, around which
         torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py can be put.
         """

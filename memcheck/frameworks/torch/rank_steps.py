@@ -80,7 +80,7 @@ def step_key(job: TrainingJob, torch: str) -> TrainingJob:
     layout = job.layout
     data = min(layout.data, 2)  # one replica, or several
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
-    if not job.framework.own_engine:
+    if not job.framework.has_sharding_engine:
         optimizer = optimizer if optimizer.in_backward else AFTER_BACKWARD
         if stage < 2:
             stage, group_size = 0, 1

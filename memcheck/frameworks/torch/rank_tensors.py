@@ -50,7 +50,7 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
     model when it takes it over (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
     """
     profile, architecture = job.framework, job.architecture
-    if not profile.runs_transformers or profile.own_engine or isinstance(architecture, Rough):
+    if not profile.runs_transformers or profile.has_sharding_engine or isinstance(architecture, Rough):
         return ()
     upcast = UPCAST if upcasts_ends(job) else ()
     return {
@@ -195,7 +195,7 @@ def recompute_mode(job: TrainingJob, layer: int) -> str:
     is_skipped = layer % checkpointing.every_n_layers != 0 if checkpointing.every_n_layers > 1 else False
     if checkpointing.mode == "none" or is_skipped:
         return "none"
-    if checkpointing.modules and job.framework.checkpointed_parts:
+    if checkpointing.modules and job.framework.checkpointable_modules:
         return f"parts:{','.join(checkpointing.modules)}"
     return checkpointing.mode
 
@@ -446,7 +446,7 @@ def placement_of(job: TrainingJob, part: str = "language") -> TensorPlacement:
     if part != "language":
         return TensorPlacement(trained=trained, adapter=adapter)
     layout = job.layout
-    expert_tensor = expert_slices(layout, own_degree=job.framework.own_engine)
+    expert_tensor = expert_slices(layout, own_degree=job.framework.has_sharding_engine)
     return TensorPlacement(
         tensor=layout.tensor,
         expert=layout.expert,

@@ -389,4 +389,4 @@ def adds_gradients(job: TrainingJob) -> bool:
     accumulates = job.forward_passes > 1
     if uses_fsdp(job) and not adds_in_place(job):
         return accumulates and loss_reduces_head(job) and accumulates_unsharded(job)
-    return accumulates or job.layout.gradient_as_bucket_view or job.framework.own_engine
+    return accumulates or job.layout.gradient_as_bucket_view or job.framework.has_sharding_engine

@@ -50,7 +50,7 @@ def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
     TRL's distillation trainers hand their teacher to accelerate's ``prepare_model(evaluation_mode=True)``, which wraps
     nothing (TRL 0.24 to 1.16 gkd_trainer.py, distillation_trainer.py; accelerate 1.15 accelerator.py).
     """
-    return uses_fsdp(job) and (companion.role != "teacher" or job.framework.own_objectives)
+    return uses_fsdp(job) and (companion.role != "teacher" or job.framework.runs_objectives_in_recipes)
 
 
 def _beside(job: TrainingJob, companion: Companion) -> int:
@@ -62,7 +62,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
     if is_zero3(job):
         companion_job = alone(job, companion)
         return _engine(job).undivided_model_bytes(companion_job, companion_tensors(companion_job))
-    runs = companion.parameters_place == "device" or job.framework.own_objectives
+    runs = companion.parameters_place == "device" or job.framework.runs_objectives_in_recipes
     root_stays_gathered = runs and is_wrapped(job, companion) and by_layer(job)
     return _root(job, companion).unsharded_params if root_stays_gathered else 0
 
@@ -80,7 +80,7 @@ def by_layer(job: TrainingJob) -> bool:
     FSDP1 wraps it by its auto-wrap policy (TRL ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself
     is left as it is, and torchtune's recipes shard it by layers.
     """
-    if job.framework.own_objectives:  # resident bytes are asked of a job without its objective
+    if job.framework.runs_objectives_in_recipes:  # resident bytes are asked of a job without its objective
         return True
     return job.option("reference_fsdp", "per_layer" if job.fsdp_version == 1 else "whole_model") == "per_layer"
 

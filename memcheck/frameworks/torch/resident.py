@@ -147,7 +147,7 @@ def sharding(job: TrainingJob) -> Sharding:
     """
     stage, ranks = job.layout.zero_stage, job.layout.shard_group
     optimizer = ranks if stage >= 1 else 1
-    if job.framework.own_engine:
+    if job.framework.has_sharding_engine:
         gradients, parameters = (ranks if stage >= 2 else 1), (ranks if stage >= 3 else 1)
         return Sharding(parameters, gradients, optimizer, uses_flat_buffers=True)
     if stage >= 2:
@@ -210,7 +210,7 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
     flat, unit_tensors = uses_flat_parameters(job), tuple(tensors)
     if flat:
         from memcheck.frameworks.torch.flat_shard import updated_numel
-    masters_all = job.framework.masters_adapters
+    masters_all = job.framework.has_master_adapters
     parameters = adapters = gradients = master = states = 0
     for t in unit_tensors:
         parameter_numel = shard_numel_of(job, t, shards.parameter_ranks, shards.uses_flat_buffers)
@@ -248,13 +248,13 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
 
 def offloads_states(job: TrainingJob) -> bool:
     """Return whether gradients and optimizer states are offloaded with the parameters, as FSDP does."""
-    return job.parameter_offload != "none" and not job.framework.own_engine
+    return job.parameter_offload != "none" and not job.framework.has_sharding_engine
 
 
 def own_adafactor(job: TrainingJob) -> bool:
     """Say whether Adafactor is transformers' own, whose states and steps are in fp32 (optimization.py)."""
     framework = job.framework
-    return job.optimizer.name == "adafactor" and bool(framework.trainers) and not framework.own_engine
+    return job.optimizer.name == "adafactor" and bool(framework.trainers) and not framework.has_sharding_engine
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
@@ -262,7 +262,7 @@ def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     framework = job.framework
     if own_adafactor(job):
         return "fp32"
-    if tensor.dtype is None or framework.masters_adapters:
+    if tensor.dtype is None or framework.has_master_adapters:
         return job.recipe.optimizer_states
     if keeps_full_states(job.optimizer, framework):
         return job.recipe.optimizer_states
@@ -430,7 +430,7 @@ def _temporaries(
         from memcheck.frameworks.torch.flat_shard import updated_pieces
 
         trained = updated_pieces(job, units_and_counts, upper_bound=job.optimizer.implementation == "for-loop")
-    if job.framework.masters_adapters:
+    if job.framework.has_master_adapters:
         trained = [(t._replace(dtype=None), numel) for t, numel in trained]
     if partition is not None:  # whole tensors, the rank's share of ZeRO-1
         tensors_of_rank, _ = partition
@@ -459,7 +459,7 @@ def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
 
 def divides_optimizer(job: TrainingJob) -> bool:
     """Whether ZeroRedundancyOptimizer divides the optimizer."""
-    return job.layout.zero_stage == 1 and not job.framework.own_engine and job.layout.shard_group > 1
+    return job.layout.zero_stage == 1 and not job.framework.has_sharding_engine and job.layout.shard_group > 1
 
 
 def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:
@@ -531,5 +531,5 @@ def momentum_of_table(job: TrainingJob, units_and_counts: Sequence[tuple[tuple[L
 def _is_replicated(job: TrainingJob) -> bool:
     """Return whether the gradient of a tensor-parallel embedding stays whole on every rank until the optimizer."""
     framework = job.framework
-    divided = job.layout.tensor > 1 and not uses_fsdp(job) and not framework.own_engine
+    divided = job.layout.tensor > 1 and not uses_fsdp(job) and not framework.has_sharding_engine
     return divided and framework.style.runs_transformers_modules

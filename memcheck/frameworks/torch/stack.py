@@ -240,7 +240,7 @@ def _estimated(
 
 def _makes_lists(job: TrainingJob) -> bool:
     """Return whether torch's foreach optimizer allocates a list of temporaries, one per parameter, at the peak."""
-    foreach = job.optimizer.implementation == "foreach" and not job.framework.own_engine
+    foreach = job.optimizer.implementation == "foreach" and not job.framework.has_sharding_engine
     return foreach and job.layout.pipeline == 1
 
 

@@ -122,7 +122,7 @@ def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, 
         checkpointing = job.checkpointing
         reenters = checkpointing.mode == "full" and checkpointing.reentrant
         return FlatShard(strategy, has_adapter_units(job), reenters), (), last_differs
-    own_engine = job.framework.own_engine
+    own_engine = job.framework.has_sharding_engine
     engine = engine_code(job.framework)
     if engine is not None:
         return *engine.strategy(job, resident.units), own_engine  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ class Torchtitan(Framework):
         return (1 - 30.9 / 49.6, 49.6 / 30.9 - 1) if is_before(version, MODELLED_SINCE) else (0.0, 0.0)
 
     @property
-    def runs_itself(self) -> bool:
+    def verify_runs_package(self) -> bool:
         """True: torchtitan's models and parallelisms run on the CPU, too."""
         return True
 

@@ -45,7 +45,7 @@ class Torchtune(Framework):
         return unfused(architecture)
 
     @property
-    def caps_hidden(self) -> bool:
+    def caps_hidden_states(self) -> bool:
         """True: Gemma 2's cap is a part of its final norm (Gemma2FinalNorm)."""
         return True
 

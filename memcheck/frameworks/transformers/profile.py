@@ -187,7 +187,7 @@ class Trainer(TransformersFramework):
         return base_format in BITSANDBYTES and fsdp == 2
 
     @property
-    def wide_outputs(self) -> bool:
+    def copies_outputs_to_fp32(self) -> bool:
         """True: Accelerate wraps the forward in ``convert_outputs_to_fp32`` (accelerator.py, prepare_model)."""
         return True
 

@@ -222,7 +222,7 @@ def _trace_rank(
     start = time.monotonic()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=job.framework.runs_itself))
+        stack.enter_context(fake_ranks(job.layout.world_size, rank, alone=job.framework.verify_runs_package))
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
         with (
@@ -258,7 +258,7 @@ def _trace_rank(
 @contextmanager
 def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
     """The job's ranks, as plain PyTorch or torchtitan groups them."""
-    if not job.framework.runs_itself:
+    if not job.framework.verify_runs_package:
         yield make_mesh(job, "cpu")
         return
 
@@ -274,7 +274,7 @@ def _build(
     tracer: Tracer,
     stage: int,
 ) -> StepParts:
-    if job.framework.runs_itself:
+    if job.framework.verify_runs_package:
         return build_torchtitan(job, architecture, ranks, tracer)
     if job.layout.pipeline > 1:
         return build_stage(job, architecture, config, ranks, tracer, stage)

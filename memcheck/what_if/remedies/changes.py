@@ -150,14 +150,14 @@ def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]
             title = f"split the layers over {stages} pipeline stages"
             yield from _instead_of_data(job, "pipeline", stages, factor, title)
     yield from _schedules(framework, layout)
-    if "expert" in able and (layout.expert > 1 or not framework.own_loop):  # a loop of one's own has it or has not
+    if "expert" in able and (layout.expert > 1 or not framework.has_user_loop):  # a loop of one's own has it or has not
         for factor in (2, 4, 8, 16, 32, 64):
             degree = layout.expert * factor
             if degree > experts_of(job.architecture):
                 break
             title = f"deal the experts out to {degree} ranks (expert parallelism)"
             yield CandidateChange("expert", title, {"parallelism.expert": degree}, numerics=EQUIVALENT)
-    if framework.own_expert_groups:  # elsewhere experts are cut as the layers are, or not at all
+    if framework.has_expert_tensor_groups:  # elsewhere experts are cut as the layers are, or not at all
         yield from _parts_of_experts(job)
 
 

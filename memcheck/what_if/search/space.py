@@ -102,7 +102,7 @@ def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> 
     if experts_of(job.architecture) == 1:
         return {now.expert_tensor}
     found = {1}
-    if framework.own_expert_groups:
+    if framework.has_expert_tensor_groups:
         found |= {*divisors(cut.tensor), now.expert_tensor}
     elif "expert_tensor" in framework.parallelism.degrees and now.expert_tensor > 1 and expert > 1:
         found.add(cut.tensor)
@@ -120,7 +120,9 @@ def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degree
     longest = max(1, job.sequence_length // LEAST_TOKENS)
     cp = powers(min(longest, layout.world_size)) if "context" in able else (1,)
     stages = divisors(layout.world_size, min(layers, MOST_STAGES)) if "pipeline" in able else (1,)
-    deals = "expert" in able and (now.expert > 1 or not framework.own_loop)  # a loop of one's own has it or has not
+    deals = "expert" in able and (
+        now.expert > 1 or not framework.has_user_loop
+    )  # a loop of one's own has it or has not
     expert = powers(experts_of(model)) if deals else (1,)
     return Degrees(
         *(
@@ -197,7 +199,7 @@ def _sharded(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]
             continue
         near = max(1, cut.gpus_per_node // cut.tensor)
         groups = {ranks} | {g for g in (near, now.shard_group) if 1 < g < ranks and ranks % g == 0}
-        if framework.own_engine or stage < 3:
+        if framework.has_sharding_engine or stage < 3:
             groups = {ranks} | ({now.shard_group} & groups if now.zero_stage == stage else set())
         for group in sorted(groups, reverse=True):
             yield cut._replace(zero_stage=stage, shard_group=group)
