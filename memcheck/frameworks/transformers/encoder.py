@@ -21,7 +21,7 @@ STRIDE = 2
 def audio_stem_curve(encoder: Encoder, setting: Setting, *, inventory: bool = False) -> Curve:
     """Replay Whisper's convolutions before the first layer, and return their memory curve in bytes.
 
-    The first layer's input is counted with that layer. ``returned`` of the curve is ``inputs_embeds``.
+    The first layer's input is counted with that layer; ``extra_output_bytes`` of the curve are ``inputs_embeds``.
     """
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
@@ -118,7 +118,7 @@ def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
 
 @lru_cache(maxsize=256)
 def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bool) -> Curve:
-    """Return the memory curve of what computes the encoder's input; ``returned`` is ``inputs_embeds``."""
+    """Return the memory curve of what computes the encoder's input; ``extra_output_bytes`` are ``inputs_embeds``."""
     if encoder.mel_bins:
         return audio_stem_curve(encoder, setting, inventory=inventory)
     dtype = setting.residual_dtype or setting.param_dtype

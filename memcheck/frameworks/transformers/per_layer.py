@@ -52,6 +52,7 @@ def look_up(ctx: Context, per_layer: PerLayer, rows: int, x: Value, *, trained: 
     del normed, looked_up
 
     def inputs_backward(grad: Storage) -> list[Storage | None]:
+        """Pass the gradient on to ``x``; that of the inputs is counted with the head, and has no bytes here."""
         return [grad, tape.new((0,), dtype, "gradient of per-layer inputs")]
 
     return tape.record(Value(x.storage, x.shape, dtype), (x, inputs), inputs_backward, saves=(inputs.storage,))
