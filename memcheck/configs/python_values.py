@@ -136,7 +136,7 @@ def plain(value: PythonValue | None) -> object:
 
 
 def _plain(value: PythonValue) -> object:
-    """The same of a value that is not too large."""
+    """A value that is not too large as a constant."""
     if not value.known:
         return None
     found = value.of
@@ -162,7 +162,7 @@ def is_whole(value: PythonValue) -> bool:
 
 
 def _is_whole(value: PythonValue) -> bool:
-    """The same of a value that is not too large."""
+    """Whether a value that is not too large is known, with all that is in it."""
     if isinstance(value.of, (list, dict)):
         return all(map(_is_whole, value.of.values() if isinstance(value.of, dict) else value.of))
     return value.known
