@@ -310,67 +310,107 @@ def _run_sizes(units: Units, parts: tuple[Part, ...]) -> RunSizes:
     return run_sizes(_rank_units(units, parts).runs, parts[0].first_layer if len(parts) == 1 else 0)
 
 
+class _Wrapping(Record):
+    """Which modules of a rank FSDP wraps."""
+
+    kinds: tuple[str, ...]
+    """Kinds of units that are wrapped."""
+    modules: dict[str, tuple[str, ...]]
+    """By kind of a tower's unit: how names of tensors in modules begin that are wrapped instead of the whole unit."""
+    has_root: bool
+    """The rank has a root group, which holds all tensors that are not wrapped."""
+    root_trains: bool
+    """The root group has a trained tensor."""
+
+
+class _SplitUnit(Record):
+    """The FSDP groups of one unit."""
+
+    groups: UnitGroups
+    share_of_root: Group
+    """What the unit adds to the root's group, if it is in that group at all."""
+
+
 def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     """Return the sizes in bytes of the FSDP groups of a rank: one group per wrapped unit, and the root's.
 
     ``rooted``: the rank has a root group. It is the sum of the units that are not wrapped, and of the parts of wrapped
-    units that belong to it (``left_to_root``). A tensor whose gradient the loss reduces (``reduced_by_loss``) is a
-    group of its own within its unit.
+    units that belong to it.
     """
-    groups_by_tensors: dict[int, UnitGroups] = {}
-    unit_groups: list[UnitGroups] = []
-    root = NO_GROUP
-    tensors: Any
-    wrapped = wrapped_kinds(job)
-    has_adapter_groups, has_end_groups = has_adapter_units(job), ends_have_own_groups(job)
-    left_to_root: dict[int, Group] = {}
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     own_modules: dict[str, tuple[str, ...]] = {}
     if vision is not None:
         from memcheck.frameworks.torch.tower_tensors import own_parts
 
         own_modules = own_parts(job, vision)
-    in_root = [run.unit.kind not in wrapped or run.unit.kind in own_modules for run in units.runs]
-    root_trains = False
-    for is_in_root, (tensors, _) in zip(in_root, units.resident.runs, strict=True):
-        root_trains = root_trains or (rooted and is_in_root and any(t.trained for t in tensors))
+    kinds = wrapped_kinds(job)
+    in_root = [run.unit.kind not in kinds or run.unit.kind in own_modules for run in units.runs]
+    resident: Any = [tensors for tensors, _ in units.resident.runs]
+    root_trains = rooted and any(
+        is_in_root and any(t.trained for t in tensors) for is_in_root, tensors in zip(in_root, resident, strict=True)
+    )
+    wrapping = _Wrapping(kinds=kinds, modules=own_modules, has_root=rooted, root_trains=root_trains)
     # equal layers share one tuple of tensors, and so their groups' sizes
-    for run, reduced, is_in_root, (tensors, _) in zip(
-        units.runs, units.reduced_by_loss, in_root, units.resident.runs, strict=True
-    ):
-        kind = run.unit.kind
-        if id(tensors) not in groups_by_tensors or reduced:
-            groups = UnitGroups(group_of(job, tensors, joins_trained=root_trains and kind not in wrapped))
-            if (has_adapter_groups or has_end_groups) and kind not in (*wrapped, *own_modules):
-                # adapters that are wrapped by themselves, or ends with groups of their own, are not in the root's group
-                own_group = [t for t in tensors if (t.trained if has_adapter_groups else is_in_end_group(t))]
-                left_to_root[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in own_group]))
-                groups = UnitGroups(group_of(job, tuple(own_group)))
-            elif kind in own_modules and rooted:
-                groups, left_to_root[id(tensors)] = split_groups(
-                    job, tensors, own_modules[kind], root_trained=root_trains
-                )
-            if kind in NEVER_GATHERED and kind in (*wrapped, *own_modules):
-                groups = NO_UNIT_GROUPS
+    split_by_tensors: dict[int, _SplitUnit] = {}
+    unit_groups: list[UnitGroups] = []
+    root = NO_GROUP
+    for run, reduced, is_in_root, tensors in zip(units.runs, units.reduced_by_loss, in_root, resident, strict=True):
+        if id(tensors) not in split_by_tensors or reduced:
+            split = _split_unit(job, run.unit.kind, tensors, wrapping)
             if reduced:
-                # a tied head's gradient is that of the embedding's matrix
-                owners: Any = tensors if any(t.name == reduced for t in tensors) else units.resident.runs[0][0]
-                early = group_of(job, tuple([t for t in owners if t.name == reduced]))
-                late = group_of(job, tuple([t for t in tensors if t.name != reduced]))
-                groups = UnitGroups(groups.whole, early, late)
-            groups_by_tensors[id(tensors)] = groups
-        unit_groups.append(groups_by_tensors[id(tensors)])
+                split = _reduced_by_loss(job, split, tensors, reduced, first_tensors=resident[0])
+            split_by_tensors[id(tensors)] = split
+        split = split_by_tensors[id(tensors)]
+        unit_groups.append(split.groups)
         if rooted and is_in_root:
-            share = left_to_root.get(id(tensors), unit_groups[-1].whole)
-            if reduced and any(t.name == reduced for t in tensors):  # its own table, which the loss alone reduces
-                share = share._replace(
-                    **{name: getattr(unit_groups[-1].reduced_by_hook, name) for name in GRADIENT_FIELDS}
-                )
+            share = split.share_of_root
             summed = Group(*(total + run.times * size for total, size in zip(root, share, strict=True)))
             root = summed._replace(
                 last_unsharded_gradient=share.last_unsharded_gradient or root.last_unsharded_gradient
             )
     return group_sizes(unit_groups, root)
+
+
+def _split_unit(job: TrainingJob, kind: str, tensors: tuple[LocalTensor, ...], wrapping: _Wrapping) -> _SplitUnit:
+    """Return the FSDP groups of a unit of this kind, without what the loss reduces."""
+    whole = group_of(job, tensors, joins_trained=wrapping.root_trains and kind not in wrapping.kinds)
+    has_adapter_groups = has_adapter_units(job)
+    if (has_adapter_groups or ends_have_own_groups(job)) and kind not in (*wrapping.kinds, *wrapping.modules):
+        # adapters that are wrapped by themselves, or ends with groups of their own, are not in the root's group
+        own_group = [t for t in tensors if (t.trained if has_adapter_groups else is_in_end_group(t))]
+        share = group_of(job, tuple([t for t in tensors if t not in own_group]))
+        return _SplitUnit(UnitGroups(group_of(job, tuple(own_group))), share)
+    split = _SplitUnit(UnitGroups(whole), whole)
+    if kind in wrapping.modules and wrapping.has_root:
+        split = split_groups(job, tensors, wrapping.modules[kind], root_trained=wrapping.root_trains)
+    if kind in NEVER_GATHERED and kind in (*wrapping.kinds, *wrapping.modules):
+        split = split._replace(groups=NO_UNIT_GROUPS)
+    return split
+
+
+def _reduced_by_loss(
+    job: TrainingJob,
+    split: _SplitUnit,
+    tensors: tuple[LocalTensor, ...],
+    name: str,
+    first_tensors: tuple[LocalTensor, ...],
+) -> _SplitUnit:
+    """Return the groups of a unit of which the loss itself reduces the gradient of the tensor ``name``.
+
+    ``tensors``: the unit's. ``first_tensors``: those of the rank's first unit, the embedding, whose matrix a tied head
+    uses.
+    """
+    is_own = any(t.name == name for t in tensors)
+    owners = tensors if is_own else first_tensors
+    groups = UnitGroups(
+        split.groups.whole,
+        reduced_by_loss=group_of(job, tuple([t for t in owners if t.name == name])),
+        reduced_by_hook=group_of(job, tuple([t for t in tensors if t.name != name])),
+    )
+    share = split.share_of_root
+    if is_own:  # its own table, which the loss alone reduces
+        share = share._replace(**{field: getattr(groups.reduced_by_hook, field) for field in GRADIENT_FIELDS})
+    return _SplitUnit(groups, share)
 
 
 def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, joins_trained: bool = False) -> Group:
@@ -415,15 +455,15 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, joins_traine
 
 def split_groups(
     job: TrainingJob, tensors: tuple[LocalTensor, ...], own_names: tuple[str, ...], *, root_trained: bool
-) -> tuple[UnitGroups, Group]:
+) -> _SplitUnit:
     """Split a unit into the group of its wrapped modules and the share of the root's group.
 
-    ``own_names``: how names of tensors in wrapped modules begin. Returns the unit's groups and the root's share. The
-    gradients of that share are a size of the unit's groups, too, because the unit's backward allocates them.
+    ``own_names``: how names of tensors in wrapped modules begin. The gradients of the root's share are a size of the
+    unit's groups, too, because the unit's backward allocates them.
     """
     wrapped_tensors = tuple([t for t in tensors if t.name.startswith(own_names)])
     root_tensors = tuple([t for t in tensors if t not in wrapped_tensors])
     root_gradients = group_of(job, tuple([t for t in root_tensors if t.trained]))
     share_of_root = NO_GROUP._replace(unsharded_gradients=root_gradients.unsharded_params)  # in the compute dtype
     unit_groups = UnitGroups(group_of(job, wrapped_tensors), share_of_root=share_of_root)
-    return unit_groups, group_of(job, root_tensors, joins_trained=root_trained)
+    return _SplitUnit(unit_groups, group_of(job, root_tensors, joins_trained=root_trained))
