@@ -43,6 +43,10 @@ class WeightFormat(Record):
         """
         raise NotImplementedError
 
+    def bytes_beside(self, shape: tuple[int, ...]) -> int:
+        """Compute the bytes of what is no parameter: it stays on the GPU where weights of ``shape`` are offloaded."""
+        return 0
+
 
 class FourBits(WeightFormat):
     """4-bit weights of bitsandbytes: two in a byte, with a constant per 64 weights and a table of 16 values.
@@ -53,7 +57,14 @@ class FourBits(WeightFormat):
 
     def stored_bytes(self, shape: tuple[int, ...], numel: int) -> int:
         """Compute the bytes of the packed weights of a shard, and of the whole weight's constants."""
-        return rounded(ceil_div(numel, 2)) + self._constant_bytes(prod(shape))
+        return rounded(ceil_div(numel, 2)) + self.bytes_beside(shape)
+
+    def bytes_beside(self, shape: tuple[int, ...]) -> int:
+        """Compute the bytes of constants and tables.
+
+        FSDP moves them to the GPU with the parameter, and the packed weights alone back (``Params4bit.to``).
+        """
+        return self._constant_bytes(prod(shape))
 
     def _constant_bytes(self, numel: int) -> int:
         """Compute the bytes of the constants and tables of ``numel`` weights."""
@@ -71,6 +82,10 @@ class TorchaoFourBits(FourBits):
     def stored_bytes(self, shape: tuple[int, ...], numel: int) -> int:
         """Compute the bytes of a shard's packed weights and of its share of the constants."""
         return rounded(ceil_div(numel, 2)) + self._constant_bytes(numel)
+
+    def bytes_beside(self, shape: tuple[int, ...]) -> int:
+        """Return 0: constants are tensors of the subclass, which go where it goes."""
+        return 0
 
 
 class Int8(WeightFormat):

@@ -25,6 +25,7 @@ from memcheck.accounts.state import (
     weight_bytes,
 )
 from memcheck.autograd.tensor import BLOCK_BYTES, ceil_div, rounded
+from memcheck.autograd.weight_formats import FORMATS
 from memcheck.frameworks.registry import engine_code
 from memcheck.frameworks.torch.data_parallel import uses_flat_parameters, uses_fsdp
 from memcheck.job.recipe import keeps_full_states
@@ -239,7 +240,8 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
     if job.optimizer.offload != "none":
         master = 0
     if job.parameter_offload != "none":
-        parameters = 0
+        formats = [FORMATS.get(t.dtype or resident_dtype(job, t)) for t in unit_tensors]
+        parameters = sum(f.bytes_beside(t.shape) for f, t in zip(formats, unit_tensors, strict=True) if f is not None)
         if offloads_states(job):
             # FSDP's CPU offload keeps all sharded parameters, gradients and optimizer states on the host
             adapters = gradients = master = states = 0
