@@ -165,9 +165,8 @@ class FlatShardHooks(FullyShardHooks):
             recorder.hold("gradients", group.sharded_gradients)
             recorder.mark("backward", f"gradients of {name} in the shards' dtype")
             recorder.release("gradients", group.reduce_scatter_output)
-        if self.options.offloads_gradients or not (
-            self.gradients_are_new or delayed
-        ):  # _saved_grad_shard is added to in place
+        adds_in_place = not (self.gradients_are_new or delayed)  # to _saved_grad_shard
+        if self.options.offloads_gradients or adds_in_place:
             recorder.release("gradients", group.sharded_gradients)
         recorder.release(BUFFERS, group.reduce_scatter_input)
         recorder.release("gradients", group.unsharded_gradients)
