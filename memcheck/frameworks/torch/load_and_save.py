@@ -72,7 +72,9 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
         shards = {}
         if job.framework.keeps_whole_model_while_sharding(job.base_format, job.fsdp_version):
             between_steps = next(i for i in steps if i.name == "init").components_bytes
-            shards = {name: between_steps.get(name, 0) for name in ("parameters", "adapters")}
+            # What offloaded 4-bit weights leave on the GPU, their constants, are the whole model's own tensors.
+            made = ("parameters", "adapters") if job.parameter_offload == "none" else ("adapters",)
+            shards = {name: between_steps.get(name, 0) for name in made}
             loads = f"{loads}, which stays until the last of its shards is made"
         instants.insert(0, _instant("load", loads, unsharded._replace(optimizer_states=0), shards))
     if gathers:
