@@ -52,6 +52,8 @@ CALLS = re.compile(r"\b(?:TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|Reward|Train
 """Calls of a Python file that take TRL's and transformers' arguments."""
 LAYOUT, CONTEXT = "parallelism.", "parallelism.context"
 ENGINE = "deepspeed."
+ONE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS=1"
+"""What launches of tensor parallelism set, and Megatron-FSDP refuses (megatron/training/arguments.py)."""
 """The start of keys of the engine's config, which a trainer's config holds or names."""
 
 
@@ -267,7 +269,8 @@ class _Said:
         if self.bridge:
             return f"{shown}={scalar(value)}" if self.launches_recipe else f"{shown}: {scalar(value)}"
         if self.syntax == ARGUMENTS and (not self.recipe or self._stands(shown, self.text)):
-            return self._launched(shown, value)
+            alone = name == "use-megatron-fsdp" and ONE_QUEUE in self.text
+            return self._launched(shown, value) + (f" (without {ONE_QUEUE})" if alone else "")
         return f"{shown}: {scalar(value)}"
 
     def _keyword(self, name: str, value: object) -> str:

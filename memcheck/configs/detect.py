@@ -145,6 +145,8 @@ UNREAD = (
 NOTHING: Mapping[str, object] = {}
 BEFORE = 4
 """How many of them stand before every format: a part of their keys is DeepSpeed's."""
+DATACLASS_PARSERS = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
+"""Parsers that give the fields of TrainingArguments, or of a trainer's config, to the command line."""
 _NAMED = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron|llamafactory-cli|axolotl|trl|tune|torchrun|deepspeed|python3?|accelerate)\s"
     r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json|toml))[\"']?(?=\s|$)"
@@ -175,6 +177,8 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
     config = load_config(path, text, syntax)
     before_formats(config, syntax, beside)
     name = recognised(config, syntax)
+    if name in ("trl", "transformers") and syntax == ARGUMENTS and _decides_itself(config):
+        return PYTHON
     if name:
         return name
     after_formats(path, text, config, syntax, beside)
@@ -207,6 +211,15 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
         where = asked_in_words(config)
         raise located(at, f"the command names {_unstated(config)} {inside}{where}", _answers(config))
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
+
+
+def _decides_itself(config: ConfigFile) -> bool:
+    """Whether a launch runs a script on the disk that hands no dataclass of a trainer to its command line's parser.
+
+    What such a script does with options of those names is its own: its job is found by following it.
+    """
+    near, code = script_near(config)
+    return bool(code) and DATACLASS_PARSERS.search(code) is None and trains(followed(code_of(near, code)))
 
 
 def _unstated(config: ConfigFile) -> str:

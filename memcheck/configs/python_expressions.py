@@ -103,6 +103,8 @@ class FollowedCode:
         self.near = near
         """The files around the user's file; None: no other file is read."""
         self.modules: dict[str, LocalNames | None] = {}
+        self.starred = ""
+        """The library whose names the file has by ``import *``; of several, the last."""
         """The user's own modules, by their name."""
         self.machine = machine
         """What is known of the GPU."""
@@ -219,6 +221,8 @@ class FollowedCode:
         if node.id in ("__name__", "__file__"):
             return PythonValue("__main__" if node.id == "__name__" else self.cell.path, self.at(node))
         stated = self.defines.get(node.id)
+        if self.starred and stated is None and (node.id in _STARRED or _CLASS.match(node.id)):
+            return PythonValue(ImportedName(f"{self.starred}.{node.id}"), self.at(node))
         return self.unknown(node) if stated is None else PythonValue(stated_value(stated), self.at(node))
 
     def _of_attribute(self, node: ast.Attribute) -> PythonValue:
@@ -575,6 +579,9 @@ class FollowedCode:
         return arguments[0]._replace(of=isinstance(value, tuple(_KINDS[each] for each in paths)), at=self.at(node))
 
 
+_CLASS = re.compile(r"[A-Z]\w*[a-z]\w*\Z")
+_STARRED = frozenset({"get_peft_model", "prepare_model_for_kbit_training"})
+"""Functions of libraries that are known without an import of their own: after ``from peft import *``."""
 _BUILTIN = frozenset(
     {"open", "int", "float", "str", "bool", "len", "round", "abs", "max", "min", "getattr", "vars", "isinstance"}
     | {"dict", "list", "tuple", "set"}

@@ -135,6 +135,8 @@ class FollowedFile(FollowedCalls):
         for each in node.names:
             if each.name == "*":
                 self.scope.names.update({} if inner is None else inner.names)
+                package = (node.module or "").partition(".")[0]
+                self.starred = package if not node.level and package in LIBRARIES else self.starred
                 continue
             path, found = f"{'.' * node.level}{node.module or ''}.{each.name}", None
             if inner is not None:

@@ -227,6 +227,8 @@ def write(export: Export) -> Written:
     _recompute(writer)
     _options(writer, job)
     writer.rows(KEYS.rows["saving"])
+    if "use-megatron-fsdp" in writer.tree:  # the only format it saves in (megatron/training/arguments.py)
+        writer.put("ckpt-format", "fsdp_dtensor")
     for name, (key, value) in KEYS.words["switches"].items():
         if writer.take(key) == value:
             writer.put(name, True)

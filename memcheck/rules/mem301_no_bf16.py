@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.catalog.names import lacks_bf16
 from memcheck.plan.finding import Finding
-from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import no_bf16
 
 
@@ -42,11 +42,16 @@ def check(context: RuleContext) -> Iterator[Finding]:
     job, gpu = context.training, context.resolved.gpu
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params) or not lacks_bf16(gpu):
         return
+    computes = job.recipe.compute == "bf16"
+    weights = "weights in bf16 need"
     yield RULE.finding(
         context,
-        f"{job.recipe.recipe} needs bf16 arithmetic, which {gpu.name} ({gpu.arch}) does not have",
-        "/training/precision",
-        help="use `precision: fp16-mixed`, or a GPU from Ampere on",
+        f"{f'{job.recipe.recipe} needs' if computes else weights} bf16 arithmetic, which {gpu.name} ({gpu.arch}) does "
+        "not have",
+        "/training/precision" if computes else stated(context.document, "/training/precision/params"),
+        help="use `precision: fp16-mixed`, or a GPU from Ampere on"
+        if computes
+        else "load them in fp16 (`precision.params`, a script's `torch_dtype`), or use a GPU from Ampere on",
         related=(("the GPU", "/hardware/gpu"),),
     )
 

@@ -248,6 +248,40 @@ def test_the_launch_line_is_read_with_the_script_that_it_names(tmp_path: Path, m
         assert read(below, name="launch.sh").settings["training.micro_batch_size"].value == 4
 
 
+def test_a_script_on_the_disk_goes_before_the_names_of_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options of TRL's names prove no TRL script, unless the script hands TRL's dataclasses to its parser."""
+    monkeypatch.chdir(tmp_path)
+    named = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --max_length 512"
+    line = f"torchrun --nproc_per_node 1 sft.py {named}\n"
+    trains = BASE + MODEL.format("") + TUNED.format("model", "")
+    (tmp_path / "sft.py").write_text(trains)
+    found = read(line, name="launch.sh")
+    own = values(trains)
+    assert {key: found.settings[key].value for key in ("model.name", "training.micro_batch_size")} == {
+        key: own[key] for key in ("model.name", "training.micro_batch_size")
+    }
+    assert sum("reads no options" in each.message for each in found.notes) == 3
+    parsed = (
+        "from trl import TrlParser\nscript, args = TrlParser((ScriptArguments, SFTConfig)).parse_args_and_config()\n"
+    )
+    (tmp_path / "sft.py").write_text(trains + parsed)
+    assert read(line, name="launch.sh").settings["training.micro_batch_size"].value == 2
+
+
+def test_names_of_a_library_whose_star_is_imported() -> None:
+    """Classes of transformers and PEFT are known without an import of their own; other names are not."""
+    starred = "from transformers import *\nfrom peft import *\nfrom trl import SFTConfig, SFTTrainer\n"
+    code = starred + (
+        "m = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', quantization_config="
+        "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4'))\nm = get_peft_model(m, LoraConfig(r=8))\n"
+        "SFTTrainer(m, SFTConfig(per_device_train_batch_size={})).train()\n"
+    )
+    assert values(code.format(2))["training.method"] == "qlora"
+    assert "per_device_train_batch_size" in asks(code.format("BATCH"))
+
+
 def test_what_is_asked_for_ends_the_question() -> None:
     """Each option once, a value that is taken, and the option that the file itself has for its model."""
     code = (
