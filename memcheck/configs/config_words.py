@@ -120,6 +120,9 @@ class _Said:
             shown = path
         if shown != path:
             path, text = shown, "\n".join(self.document.sources.get(shown, ()))
+        if self.config.format == "python" and syntax_of(path, text) != PYTHON:  # the script that a launch runs
+            path = next((each for each in self.document.sources if each.endswith(".py")), path)
+            text = "\n".join(self.document.sources.get(path, ())) or text
         return text, syntax_of(path, text)
 
     def _recipe(self) -> str:

@@ -375,6 +375,15 @@ def test_a_launch_says_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.
     assert found == {MICRO: "--per-device-train-batch-size 4", LENGTH: "max_length: 2048"}
 
 
+def test_a_launch_says_what_its_script_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keywords of the script that a launch runs, which has the values."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(JOBS["python"].text)
+    before = read(Job("go.sh", "torchrun --nproc_per_node 1 train.py\n", ALONE, ()))
+    changes: dict[str, object] = {MICRO: 2}
+    assert said_so(before, changes, resolved(with_changes(before, changes))) == {MICRO: "per_device_train_batch_size=2"}
+
+
 def test_each_table_of_words_has_cases() -> None:
     """A format whose table proposes words is among the configs here."""
     assert {name for name in formats() if key_table(name).written} <= set(JOBS)
