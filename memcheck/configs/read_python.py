@@ -336,6 +336,8 @@ def _put(config: ConfigFile, key: str, found: object, value: PythonValue) -> Non
 def _ask(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
     """A question for a value that the file computes, or takes from elsewhere."""
     answer = KEYS.words["answers"].get(settles, f"--set {settles}=VALUE")
+    if key == "load_in_4bit":  # adapters are known to be made, or asked for
+        answer = "--set training.method=qlora"
     keys = (settles, "model.name") if settles == "model" else (settles,)
     if value.by_gpu and not draft.config.gpus_per_node:
         answer, keys = KEYS.words["answers"]["hardware.gpu"], (*keys, "hardware.gpu")
