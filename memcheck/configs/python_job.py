@@ -11,7 +11,7 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.python_bridge import recipes_of
 from memcheck.configs.python_code import FilesAround, LocalClass, PythonCode, named, place, walked
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
-from memcheck.configs.python_loop import LOOP, loops_of
+from memcheck.configs.python_loop import LOOP, PREPARED, loops_of
 from memcheck.configs.python_options import CONFIGS
 from memcheck.configs.python_run import OTHERS, FollowedFile
 from memcheck.configs.python_unsloth import complete
@@ -52,6 +52,8 @@ class PythonJob(Record):
     """How long rows are that the file cuts itself, where a trainer of TRL has a limit of its own, too."""
     padded: bool = False
     """Whether each row is padded to the limit."""
+    prepared: bool = False
+    """Whether an Accelerator of a loop of one's own gets the model, which it splits as its launcher says."""
     cut: Location | None = None
     """Where the tokenizer cuts rows at the limit of its model, which the file does not say."""
 
@@ -164,6 +166,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
         visible=run.main.names.get("os.environ[CUDA_VISIBLE_DEVICES]"),
         tokens=_tokens(run) if objective else None,
         padded=padded,
+        prepared=plain(trainer.get(PREPARED)) is True,
         cut=next((each.at for each in run.things if each.name == "cut"), None),
     )
 

@@ -18,6 +18,8 @@ from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, pla
 
 LOOP = "loss.backward"
 """What the trainer of such a file is called."""
+PREPARED = "?prepared"
+"""Whether an Accelerator gets the model, which it splits as its launcher says."""
 SPLITS = frozenset({"FullyShardedDataParallel", "FSDP", "fully_shard", "initialize", "DataParallel"})
 """Calls that shard the model, each with arguments of its own."""
 PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "strategy")
@@ -38,8 +40,9 @@ def loops_of(code: PythonCode, run: FollowedCode) -> list[MadeObject]:
     model = PythonValue(models[0], models[0].at)
     keywords = _arguments(run, optimizers[0], loaders)
     arguments = MadeObject("TrainingArguments", [], keywords, at)
-    found = MadeObject(LOOP, [model], {"args": PythonValue(arguments, at)}, at)
-    return [found]
+    made = any(each.name == "Accelerator" for each in run.things)
+    keywords = {"args": PythonValue(arguments, at), PREPARED: PythonValue(made and _prepares(code), at)}
+    return [MadeObject(LOOP, [model], keywords, at)]
 
 
 def _optimizer(thing: MadeObject) -> bool:
@@ -57,6 +60,18 @@ def _own_loss(code: PythonCode) -> bool:
         for cell in code.cells
         if cell.tree is not None
         for node in walked(cell.tree)
+    )
+
+
+def _prepares(code: PythonCode) -> bool:
+    """Whether a call hands a model to ``prepare`` or ``prepare_model``, by the variable's name."""
+    calls = (node for cell in code.cells if cell.tree is not None for node in walked(cell.tree))
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("prepare", "prepare_model")
+        and any(isinstance(each, ast.Name) and "model" in each.id.lower() for each in node.args)
+        for node in calls
     )
 
 

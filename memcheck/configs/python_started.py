@@ -67,7 +67,7 @@ def divided(draft: Draft, job: PythonJob, world: int | None, launched: Division 
     """How the job is split: by what its launcher says, or else by its own arguments."""
     if launched is None or not (launched.engine or launched.sharded):
         return arguments.split(draft, world) if launched is None or is_split(draft) else launched
-    if job.trainer == LOOP:
+    if job.trainer == LOOP and not job.prepared:
         message = "the launcher splits the job, and whether this loop heeds it is not known"
         draft.problems.append(ConfigProblem(job.at, message, KEYS.words["answers"][STAGE], keys=(STAGE,)))
     elif is_split(draft):

@@ -133,6 +133,7 @@ def test_what_accelerate_is_told_counts(tmp_path: Path, monkeypatch: pytest.Monk
         ("--num_processes 4 --use_fsdp src/train.py", whole, stage, 3),
         ("--use_deepspeed --zero_stage 2 src/train.py", whole, "training.framework", "deepspeed"),
         ("--mixed_precision bf16 src/train.py", loop, recipe, "bf16-mixed"),
+        ("--use_fsdp src/train.py", f"{loop}m = Accelerator().prepare_model(model)\n", stage, 3),
         ("src/train.py --model gpt2", whole, stage, 0),
     ):
         line = {"README.md": f"accelerate launch {words}\n", "z.yaml": ZERO}
