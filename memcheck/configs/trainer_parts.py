@@ -39,7 +39,7 @@ def release_key(format: str, release: str, framework: object) -> str:
     if format == "vllm":
         return "inference.version"
     if not is_transformers(release):
-        return "training.trainer.version" if format in TRAINERS else "training.framework_version"
+        return "training.trainer.version" if format in (*TRAINERS, "python") else "training.framework_version"
     profile = FRAMEWORKS.get(str(framework))
     apart = profile is not None and not profile.version_is_transformers and OPTION in profile.options
     return f"training.options.{OPTION}" if apart else "training.framework_version"

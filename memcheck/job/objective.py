@@ -145,6 +145,15 @@ def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, 
     return NEWER
 
 
+def chunks_supervised_loss(version: str | None) -> bool:
+    """Whether TRL of that release can compute head and loss in chunks (``loss_type: chunked_nll``, since 1.4).
+
+    True where the release is not stated.
+    """
+    numbers = _numbers(version)
+    return numbers is None or numbers >= (1, 4)
+
+
 def _distilling(name: str, numbers: tuple[int, int] | None, defaults: Defaults) -> str:
     """Name the TRL code of a distillation. ``name``: of the objective; ``numbers``: TRL's version, None: not stated.
 

@@ -11,6 +11,7 @@ import pytest
 
 from memcheck.configs.answers import Beside
 from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.trainer_parts import release_key
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.judge import Gate, check_file
 
@@ -280,6 +281,12 @@ def test_names_of_a_library_whose_star_is_imported() -> None:
     )
     assert values(code.format(2))["training.method"] == "qlora"
     assert "per_device_train_batch_size" in asks(code.format("BATCH"))
+
+
+def test_a_release_below_four_is_the_trainer_s() -> None:
+    """``--framework-version 0.24`` of a script is no transformers."""
+    assert release_key("python", "0.24", "huggingface") == "training.trainer.version"
+    assert release_key("python", "4.57", "huggingface") == "training.framework_version"
 
 
 def test_what_is_asked_for_ends_the_question() -> None:

@@ -14,6 +14,7 @@ from memcheck.frameworks.torch.fsdp_limits import padded_layer, ranks_without_pa
 from memcheck.frameworks.transformers.liger import FAMILIES, modelled
 from memcheck.job.changes import written
 from memcheck.job.framework import Framework
+from memcheck.job.objective import chunks_supervised_loss
 from memcheck.job.types import DTYPE_BYTES, InferenceJob, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.rules.types import RuleContext
@@ -242,7 +243,8 @@ def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
         yield CandidateChange("loss", "compute the loss on shards of the vocabulary", change, numerics=EQUIVALENT)
     if job.objective.loss_in_model:
         return
-    if job.objective.reads_logits:
+    trainer = context.plan.training.trainer if context.plan.training else None
+    if job.objective.reads_logits and chunks_supervised_loss(trainer.version if trainer else None):
         title = "compute head and loss in chunks (`loss_type: chunked_nll`, since TRL 1.4, its default since 1.7)"
         yield CandidateChange("loss", title, {"training.loss.kind": "chunked"}, numerics=EQUIVALENT)
         return

@@ -73,6 +73,13 @@ def test_a_plan_that_fits_sharded_gets_that_as_its_remedy() -> None:
         assert same[0].utilization == pytest.approx(0.552, abs=0.001)
 
 
+def test_a_loss_is_offered_from_the_release_that_has_it() -> None:
+    """TRL computes head and loss in chunks since 1.4; an older one has Liger's kernel."""
+    for release, kind in ("0.24", "fused-linear"), ("1.4", "chunked"):
+        plan = FOUR_BITS.format(stage=0) + f"  trainer: {{name: trl, version: '{release}'}}\n"
+        assert ("training.loss.kind", kind) in offered(singles(context_of(plan)))
+
+
 @pytest.mark.slow
 def test_what_no_plan_of_the_space_does_is_said_of_the_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
