@@ -19,7 +19,7 @@ from memcheck.configs.launch_devices import devices
 from memcheck.configs.launch_lines import starts_processes, training_alone
 from memcheck.configs.pictures import shown
 from memcheck.configs.recipe_launch import join_launch, join_named_recipe
-from memcheck.configs.trainer_adapters import HELD, adapters, base, leaves_casts
+from memcheck.configs.trainer_adapters import HELD, adapters, base, leaves_casts, usual_targets
 from memcheck.configs.trainer_arguments import chosen_apart, masked, synchronised, weighted
 from memcheck.configs.trainer_job import (
     EVALUATED,
@@ -325,8 +325,11 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
     if opened:
         return OPEN_ADAPTERS
     if switch in ("", "use_peft") and not _foreign(draft.config):
+        names = KEYS.adapters["adapters"]
+        if not any(draft.config.has(name) for name in names.targets):
+            names = names._replace(default_targets=usual_targets(draft))
         older = draft.config.has("peft_lora_r")  # of TRL's first scripts
-        return KEYS.adapters["adapters"]._replace(rank="peft_lora_r") if older else KEYS.adapters["adapters"]
+        return names._replace(rank="peft_lora_r") if older else names
     ranked = next((name for name in ("lora_rank", "peft_lora_r") if draft.config.has(name)), "lora_r")
     return OTHER_ADAPTERS._replace(rank=ranked)
 

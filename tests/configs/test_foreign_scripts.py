@@ -103,6 +103,13 @@ def test_the_parsers_own_switch_turns_a_field_off(said: str, mode: str) -> None:
     assert found.settings["training.activation_checkpointing.mode"].value == mode
 
 
+def test_adapters_without_targets_are_where_peft_puts_them() -> None:
+    """TRL hands no target on, and PEFT has a list for most model types (``peft/utils/constants.py``)."""
+    found = _read("trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name c --use_peft --max_length 512\n")
+    setting = found.settings["training.lora.target_modules"]
+    assert (setting.value, setting.assumed) == (["q_proj", "v_proj"], True)
+
+
 def test_a_rank_of_a_script_like_trls_without_the_switch_is_asked_about() -> None:
     """Beside TRL's own it counts with `use_peft` alone; another `dpo.py` may need none."""
     line = "accelerate launch dpo.py --model_name_or_path Qwen/Qwen2.5-7B --learning_rate 1e-5 --bf16 True --lora_r 8"
