@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from memcheck.configs.config_file import ConfigFile, Recognise, shown
+from memcheck.configs.key_table import formats, key_table
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 from memcheck.edge.screen import whole_number
+from memcheck.errors import closest
 from memcheck.plan.schema import Schema, branches, conforms, load_schema, shorten
 from memcheck.record import Record
 
 MISSING = object()
+MOST_MISSPELLED = 20
+"""Unknown keys of a config that are compared with the known ones."""
 LONGEST = 100
 """Characters of a value that a message quotes."""
 MOST_SAID = 50
@@ -164,14 +168,27 @@ class Draft:
             if live and (not switches or any(switches)):
                 self.note(live[0] if path not in live else path, reason)
 
+    def _known_keys(self) -> tuple[str, ...]:
+        """Keys that a misspelled one may stand for: the format's, and of trainers TrainingArguments, too."""
+        if self.format not in formats():
+            return ()
+        own = key_table(self.format)
+        shared = key_table("transformers")
+        trains = self.format in ("trl", "axolotl", "llamafactory", "ms-swift")
+        said = tuple(word for each in own.written.values() if isinstance(each, str) for word in each.split())
+        return own.keys() + said + ((*shared.keys(), *shared.as_set("training_arguments")) if trains else ())
+
     def finish(self) -> ReadConfig:
         """The reading. Keys that no reader has asked for are listed in its notes."""
         unread = set(self.config.unread())
         for key in unread:
             self.config.hanging.pop(key, None)  # it is told as what it is, whichever branch runs
-        for key in list(self.config.unread()):
+        known = self._known_keys() if unread else ()
+        for number, key in enumerate(list(self.config.unread())):
             if self.config.has(key):
-                self.note(key, f"not a key that memcheck knows of {self.title}")
+                close = closest(key, known, cutoff=0.8) if number < MOST_MISSPELLED else []
+                meant = f"; did you mean `{close[0]}`?" if close else ""
+                self.note(key, f"not a key that memcheck knows of {self.title}{meant}")
         for word, at in self.config.loose.items():
             self.notes.append(Note(at, f"`{word}`: the script does not set it, and arguments in it are not read"))
         for key, variable in self.config.hanging.items():

@@ -325,9 +325,7 @@ def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
     if opened:
         return OPEN_ADAPTERS
     if switch in ("", "use_peft") and not _foreign(draft.config):
-        names = KEYS.adapters["adapters"]
-        if not any(draft.config.has(name) for name in names.targets):
-            names = names._replace(default_targets=usual_targets(draft))
+        names = KEYS.adapters["adapters"]._replace(default_targets=usual_targets(draft))  # TRL names none
         older = draft.config.has("peft_lora_r")  # of TRL's first scripts
         return names._replace(rank="peft_lora_r") if older else names
     ranked = next((name for name in ("lora_rank", "peft_lora_r") if draft.config.has(name)), "lora_r")

@@ -17,7 +17,6 @@ from memcheck.configs.serve_lines import servers_in, serving_alone, version_in
 from memcheck.configs.shell_values import resolved
 from memcheck.configs.trainer_parts import TRUE, architecture_named, text
 from memcheck.configs.types import ConfigProblem, ReadConfig
-from memcheck.errors import closest
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.finding import Location, Span
 
@@ -33,8 +32,6 @@ SHORT: dict[str, str] = dict(KEYS.words["short"])
 _COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgGtT])\Z")
 _POWERS = "kmgt"
 MODEL = "model"
-MOST_MISSPELLED = 20
-"""Unknown arguments for which a known one is looked for."""
 POOL, SHARE = "inference.kv_cache_bytes", "inference.gpu_memory_utilization"
 
 
@@ -72,17 +69,7 @@ def read_vllm(config: ConfigFile, world: int | None) -> ReadConfig:
     _refused(draft)
     draft.unmodelled(KEYS.unmodelled)
     draft.irrelevant(KEYS.irrelevant)
-    _misspelled(draft)
     return draft.finish()
-
-
-def _misspelled(draft: Draft) -> None:
-    """Unknown arguments that are close to a known one, each with that one."""
-    known = KEYS.keys()
-    for key in list(draft.config.unread())[:MOST_MISSPELLED]:
-        close = closest(key, known, cutoff=0.8)
-        if close and draft.config.has(key):
-            draft.note(key, f"not a key that memcheck knows of {KEYS.title}; did you mean `{close[0]}`?")
 
 
 def _renamed(config: ConfigFile) -> None:

@@ -443,9 +443,8 @@ class RemedyData(Data):
     elsewhere: list[FileEditsData]
     """Edits of the configs that the plan takes values from (`source`)."""
     written: dict[str, str] | None
-    """By plan key, the line that the owner of a framework's config writes; an empty line is said by the others, and a
-    key without words is missing. null for a plan.
-    """
+    """By plan key, the line that the owner of a framework's config writes. A key without words is missing, and a line
+    that another key says is empty. null for a plan."""
 
 
 class DiagnosticData(Data):
