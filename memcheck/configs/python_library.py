@@ -478,7 +478,7 @@ def _of_thing(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     _tokenized(run, owner.name if owner.name == "tokenizer" else named(call.node.func), call)
     if call.name in _CHAINED:
         return call.owner
-    return PythonValue(owner.keywords, call.at) if call.name in ("to_dict", "dict", "model_dump") else None
+    return PythonValue(dict(owner.keywords), call.at) if call.name in ("to_dict", "dict", "model_dump") else None
 
 
 def _fitted(run: FollowedCode, call: LibraryCall, trainer: MadeObject) -> PythonValue:

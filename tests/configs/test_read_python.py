@@ -401,6 +401,10 @@ HOSTILE = {
     "open text": "x = '''" + "(" * 100_000,
     "classes in a circle": "class A(B):\n    x: int = 1\nclass B(A):\n    y: int = 2\nclass A(B):\n    z: int = 1\nA()\n",
     "dictionaries in themselves": "d = {}\nd['a'] = d\nSFTConfig(**d)\n",
+    "names that are no text": (
+        "a = SFTConfig()\nvars(a)[True] = 1\nl = LoraConfig()\nvars(l)[2] = 1\n"
+        "SFTTrainer('Qwen/Qwen2.5-0.5B', a, peft_config=l).train()\n"
+    ),
     "escapes": "x = '\\x1b[31m'\nSFTTrainer(model=x, args=SFTConfig(output_dir=x))\n",
     "effects": "import os\nos.system('touch ran')\nopen('ran', 'w')\n__import__('os').mkdir('ran')\n",
 }
