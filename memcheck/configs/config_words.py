@@ -52,9 +52,9 @@ CALLS = re.compile(r"\b(?:TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|Reward|Train
 """Calls of a Python file that take TRL's and transformers' arguments."""
 LAYOUT, CONTEXT = "parallelism.", "parallelism.context"
 ENGINE = "deepspeed."
+"""The start of keys of the engine's config, which a trainer's config holds or names."""
 ONE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS=1"
 """What launches of tensor parallelism set, and Megatron-FSDP refuses (megatron/training/arguments.py)."""
-"""The start of keys of the engine's config, which a trainer's config holds or names."""
 
 
 def said_so(document: Document, changes: Mapping[str, object], wanted: Resolved) -> dict[str, str]:

@@ -16,6 +16,7 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.python_code import code_of
 from memcheck.configs.python_job import followed, trains
+from memcheck.configs.python_library import DATACLASS_PARSERS
 from memcheck.configs.python_source import script_near
 from memcheck.configs.refusals import (
     after_formats,
@@ -145,8 +146,6 @@ UNREAD = (
 NOTHING: Mapping[str, object] = {}
 BEFORE = 4
 """How many of them stand before every format: a part of their keys is DeepSpeed's."""
-DATACLASS_PARSERS = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
-"""Parsers that give the fields of TrainingArguments, or of a trainer's config, to the command line."""
 _NAMED = re.compile(
     r"(?:^|[\s;&])(?:swift|megatron|llamafactory-cli|axolotl|trl|tune|torchrun|deepspeed|python3?|accelerate)\s"
     r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json|toml))[\"']?(?=\s|$)"
@@ -190,7 +189,7 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
             raise located(config.at(key), f"this is {kind}", help or HELP)
     name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
     near, code = script_near(config) if name else ("", "")
-    follows = bool(code) and trains(followed(code_of(near, code)))
+    follows = _trains(near, code)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
         if sourced is not None and not _ENVIRONMENT.search(line):
@@ -219,7 +218,12 @@ def _decides_itself(config: ConfigFile) -> bool:
     What such a script does with options of those names is its own: its job is found by following it.
     """
     near, code = script_near(config)
-    return bool(code) and DATACLASS_PARSERS.search(code) is None and trains(followed(code_of(near, code)))
+    return re.search(rf"\b(?:{'|'.join(DATACLASS_PARSERS)})\b", code) is None and _trains(near, code)
+
+
+def _trains(path: str, code: str) -> bool:
+    """Whether a Python file makes a trainer; no text is none."""
+    return bool(code) and trains(followed(code_of(path, code)))
 
 
 def _unstated(config: ConfigFile) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from memcheck.configs.config_file import ConfigFile, Recognise, shown
-from memcheck.configs.key_table import formats, key_table
+from memcheck.configs.key_table import TRAINERS, formats, key_table
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 from memcheck.edge.screen import whole_number
 from memcheck.errors import closest
@@ -174,7 +174,7 @@ class Draft:
             return ()
         own = key_table(self.format)
         shared = key_table("transformers")
-        trains = self.format in ("trl", "axolotl", "llamafactory", "ms-swift")
+        trains = self.format in TRAINERS
         said = tuple(word for each in own.written.values() if isinstance(each, str) for word in each.split())
         return own.keys() + said + ((*shared.keys(), *shared.as_set("training_arguments")) if trains else ())
 

@@ -33,6 +33,9 @@ from memcheck.record import Record
 FOLDER = os.path.join(os.path.dirname(__file__), "keys")
 INDEX = os.path.join(FOLDER, "index.json")
 
+TRAINERS = frozenset({"trl", "axolotl", "llamafactory", "ms-swift"})
+"""Formats of trainers that run on top of transformers."""
+
 
 class KeyTable(Record):
     """The keys of one format."""

@@ -171,7 +171,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
     )
 
 
-def _named(config: MadeObject) -> list[tuple[str, PythonValue]]:
+def _keywords_of(config: MadeObject) -> list[tuple[str, PythonValue]]:
     """The keywords of a call; ``vars(config)[True] = 1`` adds one whose name is no text."""
     return [(str(name), value) for name, value in config.keywords.items()]
 
@@ -189,7 +189,7 @@ def _arguments(
         if config.open:
             message = f"the arguments of `{trainer.name}` are those of a command line"
             refused.append((config.at, message, LAUNCH, ("training.micro_batch_size",)))
-        for name, value in _named(config):
+        for name, value in _keywords_of(config):
             if name.startswith("**"):
                 _open(refused, value, f"`{name}`: what is in it is not known", ("training.micro_batch_size",))
             elif not name.startswith("?"):
@@ -266,7 +266,7 @@ def _adapter(adapter: PythonValue, values: dict[str, PythonValue], refused: list
     if config.name != "LoraConfig":
         refused.append((config.at, f"`{config.name}` has no memory model here: LoraConfig has one", "", ()))
     values["use_peft"] = PythonValue(True, config.at)
-    for name, value in _named(config):
+    for name, value in _keywords_of(config):
         key = KEYS.words["lora"].get(name)
         if key is not None:
             values[key] = value

@@ -24,7 +24,7 @@ from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_expressions import MOST_STEPS
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of, reason
 from memcheck.configs.python_launches import LAUNCHER, Launch, launches_of, started_module
-from memcheck.configs.python_library import UNSLOTH, StatedGpu
+from memcheck.configs.python_library import DATACLASS_PARSERS, UNSLOTH, StatedGpu
 from memcheck.configs.python_run import FollowedFile
 from memcheck.configs.python_source import NearFiles, script_near, way_on
 from memcheck.configs.python_started import (
@@ -87,7 +87,7 @@ SHOWN = (
     ("optim", "optimizer"),
 )
 """What the first lines of an answer name, if the file says it."""
-TAKES_WORDS = re.compile(r"\b(?:argv|HfArgumentParser|TrlParser|H4ArgumentParser)\b")
+TAKES_WORDS = re.compile(rf"\b(?:argv|{'|'.join(DATACLASS_PARSERS)})\b")
 """What a file has that takes words of its launch line which are no options."""
 LAUNCHERS = frozenset({"accelerate", "uv", "poetry", "pipenv", "pdm"})
 """Programs whose next word is a command of theirs, and no word for the script: ``accelerate launch``, ``uv run``."""
@@ -335,12 +335,11 @@ def _put(config: ConfigFile, key: str, found: object, value: PythonValue) -> Non
 
 def _ask(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
     """A question for a value that the file computes, or takes from elsewhere."""
-    answer = KEYS.words["answers"].get(settles, f"--set {settles}=VALUE")
-    if key == "load_in_4bit":  # adapters are known to be made, or asked for
-        answer = "--set training.method=qlora"
+    answers = KEYS.words["answers"]
+    answer = answers.get(key) or answers.get(settles, f"--set {settles}=VALUE")
     keys = (settles, "model.name") if settles == "model" else (settles,)
     if value.by_gpu and not draft.config.gpus_per_node:
-        answer, keys = KEYS.words["answers"]["hardware.gpu"], (*keys, "hardware.gpu")
+        answer, keys = answers["hardware.gpu"], (*keys, "hardware.gpu")
     elif value.option:
         answer = f"{LAUNCH}; or {answer}"
     message = f"`{key}` is not known: it hangs on {value.why or 'what only a run gives'}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from memcheck.configs.draft import Draft, speaks
-from memcheck.configs.key_table import key_table
+from memcheck.configs.key_table import TRAINERS, key_table
 from memcheck.configs.launch_devices import allocator
 from memcheck.configs.types import KeyRow
 from memcheck.edge.opener import is_folder
@@ -18,8 +18,6 @@ from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 from memcheck.record import Record
 
-TRAINERS = frozenset({"trl", "axolotl", "llamafactory", "ms-swift"})
-"""Formats of trainers that run on top of transformers."""
 TRANSFORMERS = 4
 """From which major release on one is transformers'. The trainers' own are older by number, but for ms-swift's."""
 

@@ -42,16 +42,17 @@ def check(context: RuleContext) -> Iterator[Finding]:
     job, gpu = context.training, context.resolved.gpu
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params) or not lacks_bf16(gpu):
         return
-    computes = job.recipe.compute == "bf16"
-    weights = "weights in bf16 need"
+    if job.recipe.compute == "bf16":
+        what, where = f"{job.recipe.recipe} needs", "/training/precision"
+        help = "use `precision: fp16-mixed`, or a GPU from Ampere on"
+    else:
+        what, where = "weights in bf16 need", stated(context.document, "/training/precision/params")
+        help = "load them in fp16 (`precision.params`, a script's `torch_dtype`), or use a GPU from Ampere on"
     yield RULE.finding(
         context,
-        f"{f'{job.recipe.recipe} needs' if computes else weights} bf16 arithmetic, which {gpu.name} ({gpu.arch}) does "
-        "not have",
-        "/training/precision" if computes else stated(context.document, "/training/precision/params"),
-        help="use `precision: fp16-mixed`, or a GPU from Ampere on"
-        if computes
-        else "load them in fp16 (`precision.params`, a script's `torch_dtype`), or use a GPU from Ampere on",
+        f"{what} bf16 arithmetic, which {gpu.name} ({gpu.arch}) does not have",
+        where,
+        help=help,
         related=(("the GPU", "/hardware/gpu"),),
     )
 
